@@ -1,0 +1,57 @@
+# Front door of the build. Everything real is in CMakeLists.txt; this file only names the usual ways in.
+#   make run [DEVICE=uri]   quick profile, by default against a software TPU
+#   make test               all tests of the suite itself
+#   DEPS=skip               do not install packages
+PRESET ?= release
+BUILD := $(if $(filter release,$(PRESET)),build,build-$(PRESET))
+BIN := $(BUILD)/bin
+DEVICE ?= softtpu:
+PROFILE ?= quick
+ARGS ?=
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+
+.PHONY: all deps build run test bench check asan tsan clang fuzz chaos gauntlet install clean
+all: build
+
+deps:
+	@tools/dev/deps.sh build test
+
+build: deps
+	@cmake --preset $(PRESET) --log-level=WARNING -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+
+run: build
+	@$(BIN)/kangzao run --device $(DEVICE) --profile $(PROFILE) $(ARGS)
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(ARGS)
+
+bench: build
+	@$(BIN)/kz-bench $(ARGS)
+
+gauntlet: build
+	@$(BIN)/kangzao gauntlet $(ARGS)
+
+# Random kill -9 of runner, tests and device: 200 rounds.
+chaos: build
+	@python3 tests/e2e/chaos.py --bin $(BIN) --rounds 200 $(ARGS)
+
+# The whole suite under the sanitizers, and with the other compiler.
+check: clang asan tsan
+asan tsan clang:
+	@$(MAKE) --no-print-directory test PRESET=$@
+
+# Each fuzzer for SECONDS; corpora and regressions are in tests/fuzz/corpus.
+SECONDS_EACH ?= 600
+fuzz:
+	@tools/dev/deps.sh build fuzz
+	@cmake --preset fuzz --log-level=WARNING >/dev/null
+	@cmake --build build-fuzz -j $(JOBS) --target kz-fuzzers
+	@tests/fuzz/run.sh build-fuzz/bin $(SECONDS_EACH)
+
+install: build
+	@cmake --install $(BUILD)
+
+clean:
+	rm -rf build build-clang build-asan build-tsan build-fuzz

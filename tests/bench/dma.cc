@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// DMA through shared memory beside memcpy over buffers of the same kind and size.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+
+#include "shim/base/fd.h"
+#include "tests/bench/bars.h"
+
+namespace kz::bench {
+
+static constexpr unsigned in_flight = 4;
+
+// Copies `size` bytes host -> HBM (or back), `in_flight` commands at a time over distinct buffers.
+static void dma_copy(benchmark::State& state, bool to_device) {
+  auto size = static_cast<uint64_t>(state.range(0));
+  auto context = device().create_context();
+  auto queue = context->open_queue({.order = 4});
+  auto host = device().dma_buffer({.size = {size * in_flight}});
+  auto hbm = context->alloc({size * in_flight});
+  std::memset(host->bytes().data(), 0x5a, host->bytes().size());
+  auto submit = [&](unsigned i) {
+    Place h = at(host->iova() + i * size), d = at(hbm->addr() + i * size);
+    queue->submit({cmd::Copy{to_device ? h : d, to_device ? d : h, size}}, true);
+  };
+  for (unsigned i = 0; i < in_flight; ++i)
+    run_ok(*queue, {cmd::Copy{at(host->iova() + i * size), at(hbm->addr() + i * size), size}});
+  for (auto _ : state) {
+    for (unsigned i = 0; i < in_flight; ++i) submit(i);
+    queue->ring();
+    for (size_t done = 0; done < in_flight;) {
+      auto batch = queue->wait(Deadline(5s));
+      if (batch.empty()) return state.SkipWithError("no completion within 5 s");
+      done += batch.size();
+    }
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(size * in_flight) * state.iterations());
+}
+static void dma_to_device(benchmark::State& state) { dma_copy(state, true); }
+static void dma_from_device(benchmark::State& state) { dma_copy(state, false); }
+
+static void memcpy_shared(benchmark::State& state) {
+  auto size = static_cast<uint64_t>(state.range(0));
+  Fd a = make_memfd("bench-a", {size * in_flight}), b = make_memfd("bench-b", {size * in_flight});
+  Mapping from(a.get(), 0, {size * in_flight}, true, "bench-a"),
+      to(b.get(), 0, {size * in_flight}, true, "bench-b");
+  std::memset(from.data(), 0x5a, from.size());
+  std::memset(to.data(), 0, to.size());
+  for (auto _ : state) {
+    for (unsigned i = 0; i < in_flight; ++i) {
+      std::memcpy(to.data() + i * size, from.data() + i * size, size);
+      benchmark::ClobberMemory();
+    }
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(size * in_flight) * state.iterations());
+}
+
+std::vector<Bar> register_dma() {
+  std::vector<Bar> bars;
+  for (int64_t size : {int64_t{1} << 20, int64_t{4} << 20, int64_t{16} << 20}) {
+    benchmark::RegisterBenchmark("dma_to_device", dma_to_device)->Arg(size)->UseRealTime();
+    benchmark::RegisterBenchmark("dma_from_device", dma_from_device)->Arg(size)->UseRealTime();
+    benchmark::RegisterBenchmark("memcpy_shared", memcpy_shared)->Arg(size)->UseRealTime();
+    std::string n = "/" + std::to_string(size);
+    std::string label = std::to_string(size >> 20) + "MiB";
+    bars.push_back(
+        {"dma_to_device_over_memcpy_" + label, "dma_to_device" + n, "memcpy_shared" + n, '>', 0.8});
+    bars.push_back(
+        {"dma_from_device_over_memcpy_" + label, "dma_from_device" + n, "memcpy_shared" + n, '>', 0.8});
+  }
+  return bars;
+}
+
+}  // namespace kz::bench

@@ -1,0 +1,49 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Installs the Debian or Ubuntu packages that building and testing need. Prints what is missing before it does anything.
+# usage: deps.sh [build] [test] [fuzz]      (default: build test)
+# DEPS=skip: only reports what is missing.
+set -eu
+
+build="g++ cmake ninja-build pkg-config libc6-dev linux-libc-dev libpci-dev libudev-dev liburing-dev libcli11-dev
+  nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libopenblas-dev libeigen3-dev pci.ids"
+test="python3 python3-jsonschema libxml2-utils pciutils"
+fuzz="clang lld llvm $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1)"
+
+[ $# -gt 0 ] || set -- build test
+want=
+for group in "$@"; do
+  case "$group" in
+    build) want="$want $build" ;;
+    test) want="$want $test" ;;
+    fuzz) want="$want $fuzz" ;;
+    *) echo "deps: unknown group '$group' (build, test, fuzz)" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null 2>&1; then
+  echo "deps: no dpkg here; install the equivalents of:$want" >&2
+  exit 0
+fi
+missing=
+for p in $want; do
+  dpkg-query -W -f '${db:Status-Status}\n' "$p" 2>/dev/null | grep -qx installed || missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+echo "packages to install:$missing"
+if [ "${DEPS:-}" = skip ]; then
+  echo "deps: DEPS=skip, nothing installed"
+  exit 0
+fi
+sudo=
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null 2>&1 || {
+    echo "deps: not root and no sudo; run as root: apt-get install --no-install-recommends$missing" >&2
+    exit 1
+  }
+  sudo=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+# shellcheck disable=SC2086
+$sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
