@@ -85,6 +85,9 @@ class Engine {
 
   // Every 10 ms from the front's timer: heat, power, clock, heartbeat, telemetry.
   void tick();
+  // From the control socket: the temperature of the room, and of the die at once (it relaxes from there). Thread-safe.
+  void set_ambient(double celsius);
+  void set_temperature(double celsius);
   // A consistent copy of the block as a register reader would see it now (faults included).
   void read_telemetry(kz_telemetry& out);
   uint64_t device_ns() const;       // KZ_REG_TIME, faults included
