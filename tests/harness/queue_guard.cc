@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tests/harness/queue_guard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "shim/uapi/kz_regs.h"
+#include "tests/harness/diagnose.h"
+#include "tests/harness/session.h"
+#include "tests/harness/test.h"
+
+namespace kz::test {
+namespace {
+
+std::string opcode_name(uint8_t opcode) {
+  switch (opcode) {
+    case KZ_OP_NOP:
+      return "NOP";
+    case KZ_OP_COPY:
+      return "COPY";
+    case KZ_OP_FILL:
+      return "FILL";
+    case KZ_OP_CRC32C:
+      return "CRC32C";
+    case KZ_OP_MARCH:
+      return "MARCH";
+    case KZ_OP_MATMUL:
+      return "MATMUL";
+    case KZ_OP_VECTOR:
+      return "VECTOR";
+    case KZ_OP_FENCE:
+      return "FENCE";
+    case KZ_OP_TIMESTAMP:
+      return "TIMESTAMP";
+    case KZ_OP_ABORT:
+      return "ABORT";
+    case KZ_OP_CTX_CREATE:
+      return "CTX_CREATE";
+    case KZ_OP_CTX_DESTROY:
+      return "CTX_DESTROY";
+    case KZ_OP_HBM_ALLOC:
+      return "HBM_ALLOC";
+    case KZ_OP_HBM_FREE:
+      return "HBM_FREE";
+    case KZ_OP_HBM_QUERY:
+      return "HBM_QUERY";
+    case KZ_OP_HBM_STAT:
+      return "HBM_STAT";
+    case KZ_OP_FW_UPDATE:
+      return "FW_UPDATE";
+    case KZ_OP_ECC_INJECT:
+      return "ECC_INJECT";
+    default:
+      return fmt::format("opcode {:#04x}", opcode);
+  }
+}
+
+// What kind of input this is, for Stall::after.
+std::string kind_of(const Work& work) {
+  if (std::holds_alternative<cmd::Raw>(work)) return "malformed";
+  const auto* copy = std::get_if<cmd::Copy>(&work);
+  const auto* fill = std::get_if<cmd::Fill>(&work);
+  const auto* crc = std::get_if<cmd::Crc32c>(&work);
+  const auto* march = std::get_if<cmd::March>(&work);
+  const bool zero = (copy && copy->len == 0) || (fill && fill->len == 0) || (crc && crc->len == 0) ||
+                    (march && march->len == 0);
+  return zero ? "zero_size" : "valid";
+}
+
+}  // namespace
+
+std::string command_name(const Work& work) {
+  if (const auto* raw = std::get_if<cmd::Raw>(&work)) return opcode_name(raw->bytes.opcode);
+  return std::string(name_of(work));
+}
+
+QueueGuard::QueueGuard(Device& device, std::unique_ptr<Queue> inner, bool judged)
+    : device_(device), inner_(std::move(inner)), judged_(judged), exceptions_(std::uncaught_exceptions()) {}
+
+QueueGuard::~QueueGuard() {
+  auto& session = Session::get();
+  try {
+    if (std::uncaught_exceptions() > exceptions_ && !pending_.empty()) session.add_stall(stalled(0s));
+  } catch (const std::exception&) {
+    // The device is beyond questions; what is known without it has been said.
+  }
+  if (judged_) session.add_audit({inner_->id(), inner_->audit()});
+}
+
+Ticket QueueGuard::submit(const Command& command, bool hold) {
+  const Ticket ticket = inner_->submit(command, hold);
+  std::string kind = kind_of(command.work);
+  if (kind != "valid") last_kind_ = kind;
+  pending_[ticket] = {command_name(command.work), std::move(kind)};
+  return ticket;
+}
+
+std::vector<Completion> QueueGuard::note(std::vector<Completion> done) {
+  if (!late_.empty()) {
+    done.insert(done.begin(), late_.begin(), late_.end());
+    late_.clear();
+  }
+  for (const auto& c : done) {
+    auto it = pending_.find(c.ticket);
+    if (it == pending_.end()) continue;
+    if (it->second.kind == "valid") last_kind_ = "valid";
+    pending_.erase(it);
+  }
+  return done;
+}
+
+std::vector<Completion> QueueGuard::reset(Deadline deadline) {
+  Ticket last = base_;
+  for (const auto& [ticket, what] : pending_) last = std::max(last, ticket);
+  auto dropped = note(inner_->reset(deadline));
+  base_ = last;
+  return dropped;
+}
+
+Stall QueueGuard::stalled(std::chrono::nanoseconds budget) {
+  Stall stall;
+  stall.queue = inner_->id();
+  stall.budget = std::chrono::duration_cast<std::chrono::milliseconds>(budget);
+  if (pending_.empty()) return stall;
+  const Ticket ticket = pending_.begin()->first;
+  const Sent& oldest = pending_.begin()->second;
+  stall.command = oldest.name;
+  stall.after = oldest.kind == "valid" ? last_kind_ : oldest.kind;
+  if (device_.capabilities().has(Cap::registers)) {
+    const uint32_t head = device_.read_register(KZ_REG_QUEUE(inner_->id()) + KZ_Q_SQ_HEAD);
+    stall.fetched_known = head != ~0u;
+    stall.fetched =
+        stall.fetched_known && static_cast<int32_t>(head - static_cast<uint32_t>(ticket - base_)) >= 0;
+  }
+  inner_->ring();
+  for (Deadline deadline(300ms); !deadline.passed();) {
+    auto done = inner_->wait(deadline);
+    stall.again_after_ring |=
+        std::any_of(done.begin(), done.end(), [&](const auto& c) { return c.ticket == ticket; });
+    late_.insert(late_.end(), done.begin(), done.end());
+    if (stall.again_after_ring) break;
+  }
+  return stall;
+}
+
+std::unique_ptr<QueueGuard> open_queue(Device& device, Context& context, const QueueSpec& spec, bool judged) {
+  return std::make_unique<QueueGuard>(device, context.open_queue(spec), judged);
+}
+
+std::unique_ptr<QueueGuard> open_queue(Context& context, const QueueSpec& spec, bool judged) {
+  Device* device = Session::get().device;
+  if (!device)
+    throw Error({.code = Errc::usage, .operation = "open a queue", .detail = "outside a running test"});
+  return open_queue(*device, context, spec, judged);
+}
+
+std::vector<Completion> finish(QueueGuard& queue, std::chrono::nanoseconds budget) {
+  std::vector<Completion> all;
+  Deadline deadline(budget);
+  while (queue.outstanding() > 0) {
+    auto done = queue.wait(deadline);
+    all.insert(all.end(), done.begin(), done.end());
+    if (done.empty() && deadline.passed()) queue.give_up(budget);
+  }
+  auto kept = queue.poll();  // what a diagnosis had put aside
+  all.insert(all.end(), kept.begin(), kept.end());
+  return all;
+}
+
+void QueueGuard::give_up(std::chrono::nanoseconds budget) {
+  const Stall stall = stalled(budget);
+  report_stall(device_, stall);
+  throw Error({.code = Errc::timeout,
+               .operation = "wait for " + stall.command,
+               .target = fmt::format("queue {}", id()),
+               .detail = fmt::format("no completion after {}; {}, {}", to_string(budget),
+                                     stall.fetched ? "the device fetched it" : "the device did not fetch it",
+                                     stall.again_after_ring ? "a second doorbell brought it"
+                                                            : "a second doorbell did not help")});
+}
+
+Completion run_one(QueueGuard& queue, const Command& command, std::chrono::nanoseconds budget) {
+  const Ticket ticket = queue.submit(command);
+  for (Deadline deadline(budget);;) {
+    for (const auto& done : queue.wait(deadline))
+      if (done.ticket == ticket) return done;
+    if (deadline.passed()) queue.give_up(budget);
+  }
+}
+
+Completion run_good(QueueGuard& queue, const Command& command, std::chrono::nanoseconds budget) {
+  const Completion done = run_one(queue, command, budget);
+  if (done.status != Status::ok) {
+    const std::string text = report_status(command_name(command.work), Status::ok, done.status);
+    throw Error({.code = Errc::status,
+                 .operation = command_name(command.work),
+                 .target = fmt::format("queue {}", queue.id()),
+                 .detail = text});
+  }
+  return done;
+}
+
+Completion expect_status(QueueGuard& queue, const Command& command, Status want, const std::string& what) {
+  const Completion done = run_one(queue, command);
+  if (done.status != want)
+    ADD_FAILURE() << what << ": "
+                  << report_status(command_name(command.work) + " (" + what + ")", want, done.status);
+  return done;
+}
+
+}  // namespace kz::test
