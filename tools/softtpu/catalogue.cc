@@ -38,7 +38,7 @@ constexpr ParamSpec linked[] = {addr,
                                 {"rise", 0, 1, 1},
                                 {"rise2", 0, 1, 1},
                                 value};
-constexpr ParamSpec hammer[] = {addr, bit, {"n", 6000, 20000, 10000}, {"refresh_ms", 1000, 5000, 2000}};
+constexpr ParamSpec hammer[] = {addr, bit, {"n", 1500, 3000, 2800}, {"refresh_ms", 2000, 8000, 4000}};
 constexpr ParamSpec intermittent[] = {{"rate", 5e-7, 5e-6, 1e-6, true}};
 constexpr ParamSpec hot_cell[] = {addr, bit, {"celsius", 45, 60, 55}};
 constexpr ParamSpec dead_pc[] = {{"pc", 0, 31, 5}, value};
