@@ -147,6 +147,8 @@ void report_stall(Device& device, const Stall& stall) {
                            {"heartbeat", heartbeat_state(device)},
                            {"after", stall.after},
                            {"again_after_ring", stall.again_after_ring},
+                           {"same_queue", stall.same_queue},
+                           {"written", stall.written},
                            {"queue", stall.queue}};
   if (stall.fetched_known) detail["fetched"] = stall.fetched;
   if (fatal) detail["fatal"] = *fatal;
@@ -166,13 +168,26 @@ std::string report_status(const std::string& command, Status want, Status got) {
 }
 
 bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budget) {
-  evidence(ev::lost, {{"how", how_lost(device)}, {"under_load", under_load}});
-  try {
-    device.recover(Deadline(budget));
-    return true;
-  } catch (const Error&) {
-    return false;
+  nlohmann::json detail = {{"how", how_lost(device)}, {"under_load", under_load}};
+  bool back = false;
+  std::optional<uint32_t> reason;
+  for (Deadline deadline(budget); !back && !deadline.passed(); std::this_thread::yield()) {
+    try {
+      device.recover(deadline);
+      back = true;
+      if (device.capabilities().has(Cap::telemetry)) reason = device.telemetry().reset_reason;
+    } catch (const Error& e) {
+      if (e.code() != Errc::gone) break;  // a link that is down comes back; anything else will not by waiting
+    }
   }
+  detail["back"] = back;
+  evidence(ev::lost, detail);
+  if (reason && *reason != KZ_RR_POWER_ON && *reason != KZ_RR_FLR)
+    evidence(ev::spontaneous_reset, {{"reason", *reason}, {"during", under_load ? "load" : "idle"}});
+  if (reason == KZ_RR_POWER_LOSS)
+    evidence(ev::limits,
+             {{"what", "brownout"}, {"value", 0}, {"limit", 0}, {"under_load", under_load}, {"celsius", 0}});
+  return back;
 }
 
 std::string march_cells(QueueGuard& queue, HbmAddr addr, uint64_t len) {

@@ -77,7 +77,13 @@ std::string command_name(const Work& work) {
 }
 
 QueueGuard::QueueGuard(Device& device, std::unique_ptr<Queue> inner, bool judged)
-    : device_(device), inner_(std::move(inner)), judged_(judged), exceptions_(std::uncaught_exceptions()) {}
+    : device_(device),
+      inner_(std::move(inner)),
+      judged_(judged),
+      exceptions_(std::uncaught_exceptions()),
+      thread_(std::this_thread::get_id()) {
+  Session::get().enlist(this);
+}
 
 QueueGuard::~QueueGuard() {
   auto& session = Session::get();
@@ -86,6 +92,7 @@ QueueGuard::~QueueGuard() {
   } catch (const std::exception&) {
     // The device is beyond questions; what is known without it has been said.
   }
+  session.dismiss(this);
   if (judged_) session.add_audit({inner_->id(), inner_->audit()});
 }
 
@@ -98,6 +105,7 @@ Ticket QueueGuard::submit(const Command& command, bool hold) {
 }
 
 std::vector<Completion> QueueGuard::note(std::vector<Completion> done) {
+  consumed_ += done.size();
   if (!late_.empty()) {
     done.insert(done.begin(), late_.begin(), late_.end());
     late_.clear();
@@ -116,7 +124,36 @@ std::vector<Completion> QueueGuard::reset(Deadline deadline) {
   for (const auto& [ticket, what] : pending_) last = std::max(last, ticket);
   auto dropped = note(inner_->reset(deadline));
   base_ = last;
+  consumed_ = 0;
   return dropped;
+}
+
+void QueueGuard::ask_registers(Stall& stall, Ticket ticket) {
+  if (!device_.capabilities().has(Cap::registers)) return;
+  const uint32_t block = KZ_REG_QUEUE(inner_->id());
+  const uint32_t head = device_.read_register(block + KZ_Q_SQ_HEAD);
+  const uint32_t tail = device_.read_register(block + KZ_Q_CQ_TAIL);
+  if (head == ~0u && tail == ~0u) return;
+  stall.fetched_known = true;
+  stall.fetched = static_cast<int32_t>(head - static_cast<uint32_t>(ticket - base_)) >= 0;
+  stall.written = static_cast<int32_t>(tail - static_cast<uint32_t>(consumed_)) > 0 ? "yes" : "no";
+}
+
+// Takes completions, keeping them for later, until the ticket's is among them.
+bool QueueGuard::collect_until(Ticket ticket, std::chrono::nanoseconds budget) {
+  for (Deadline deadline(budget); !deadline.passed();) {
+    auto done = inner_->wait(deadline);
+    consumed_ += done.size();
+    late_.insert(late_.end(), done.begin(), done.end());
+    if (std::any_of(done.begin(), done.end(), [&](const auto& c) { return c.ticket == ticket; })) return true;
+  }
+  return false;
+}
+
+void QueueGuard::try_nop_behind(Stall& stall) {
+  if (inner_->outstanding() >= inner_->depth()) return;
+  const Ticket nop = inner_->submit({cmd::Nop{}});
+  stall.same_queue = collect_until(nop, 300ms) ? "complete" : "stuck";
 }
 
 Stall QueueGuard::stalled(std::chrono::nanoseconds budget) {
@@ -128,21 +165,21 @@ Stall QueueGuard::stalled(std::chrono::nanoseconds budget) {
   const Sent& oldest = pending_.begin()->second;
   stall.command = oldest.name;
   stall.after = oldest.kind == "valid" ? last_kind_ : oldest.kind;
-  if (device_.capabilities().has(Cap::registers)) {
-    const uint32_t head = device_.read_register(KZ_REG_QUEUE(inner_->id()) + KZ_Q_SQ_HEAD);
-    stall.fetched_known = head != ~0u;
-    stall.fetched =
-        stall.fetched_known && static_cast<int32_t>(head - static_cast<uint32_t>(ticket - base_)) >= 0;
-  }
+  ask_registers(stall, ticket);
   inner_->ring();
-  for (Deadline deadline(300ms); !deadline.passed();) {
-    auto done = inner_->wait(deadline);
-    stall.again_after_ring |=
-        std::any_of(done.begin(), done.end(), [&](const auto& c) { return c.ticket == ticket; });
-    late_.insert(late_.end(), done.begin(), done.end());
-    if (stall.again_after_ring) break;
-  }
+  stall.again_after_ring = collect_until(ticket, 300ms);
+  if (!stall.again_after_ring) try_nop_behind(stall);
+  // A completion that went astray shows in the books of the queue that it landed in.
+  Session::get().each_queue([this](QueueGuard& other) {
+    if (&other != this && other.thread_ == thread_) other.peek();
+  });
   return stall;
+}
+
+void QueueGuard::peek() {
+  auto done = inner_->poll();
+  consumed_ += done.size();
+  late_.insert(late_.end(), done.begin(), done.end());
 }
 
 std::unique_ptr<QueueGuard> open_queue(Device& device, Context& context, const QueueSpec& spec, bool judged) {

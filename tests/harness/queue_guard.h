@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "shim/device.h"
@@ -19,7 +20,9 @@ struct Stall {
   std::chrono::milliseconds budget{0};
   bool fetched = false;  // the device took it off the ring
   bool fetched_known = false;
-  bool again_after_ring = false;  // a second doorbell brought it
+  bool again_after_ring = false;       // a second doorbell brought it
+  std::string same_queue = "unknown";  // whether a NOP behind it completes: "complete" | "stuck" | "unknown"
+  std::string written = "unknown";     // whether the device counts a completion that nobody saw: "yes" | "no"
   uint16_t queue = 0;
 };
 
@@ -48,22 +51,29 @@ class QueueGuard final : public Queue {
   Stall stalled(std::chrono::nanoseconds budget);
   // stalled(), reported as ev::no_completion, and Error(timeout).
   [[noreturn]] void give_up(std::chrono::nanoseconds budget);
+  // Takes what has completed and keeps it for the next poll() or wait().
+  void peek();
   bool is_outstanding(Ticket ticket) const { return pending_.contains(ticket); }
 
  private:
   std::vector<Completion> note(std::vector<Completion> done);
+  void ask_registers(Stall& stall, Ticket ticket);
+  void try_nop_behind(Stall& stall);
+  bool collect_until(Ticket ticket, std::chrono::nanoseconds budget);
 
   Device& device_;
   std::unique_ptr<Queue> inner_;
   bool judged_;
   int exceptions_;
+  std::thread::id thread_;  // the one that may touch this queue
   struct Sent {
     std::string name, kind;
   };
   std::map<Ticket, Sent> pending_;
   std::string last_kind_ = "valid";
   std::vector<Completion> late_;
-  Ticket base_ = 0;  // the last ticket before the latest queue reset
+  Ticket base_ = 0;        // the last ticket before the latest queue reset
+  uint64_t consumed_ = 0;  // completions taken since then
 };
 
 // Opens a queue of the context under guard. `judged` false: the test breaks the queue's rules on purpose.

@@ -195,6 +195,21 @@ void Session::set_lost(const std::string& reason) {
   lost_reason_ = reason;
 }
 
+void Session::enlist(QueueGuard* queue) {
+  std::scoped_lock lock(mutex_);
+  queues_.push_back(queue);
+}
+
+void Session::dismiss(QueueGuard* queue) {
+  std::scoped_lock lock(mutex_);
+  std::erase(queues_, queue);
+}
+
+void Session::each_queue(const std::function<void(QueueGuard&)>& visit) {
+  std::scoped_lock lock(mutex_);
+  for (QueueGuard* queue : queues_) visit(*queue);
+}
+
 void Session::add_audit(const Audited& audited) {
   std::scoped_lock lock(mutex_);
   audits_.push_back(audited);

@@ -4,6 +4,7 @@
 // a line.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,10 @@ class Session {
 
   // The device of the running test; null between tests. Set by the fixture.
   Device* device = nullptr;
+  // Queues that are open now.
+  void enlist(QueueGuard* queue);
+  void dismiss(QueueGuard* queue);
+  void each_queue(const std::function<void(QueueGuard&)>& visit);
   // Books of queues that are closed already.
   struct Audited {
     uint16_t queue;
@@ -94,6 +99,7 @@ class Session {
   bool lost_ = false;
   std::string lost_reason_;
   std::map<std::string, int, std::less<>> evidence_count_;
+  std::vector<QueueGuard*> queues_;
   std::vector<Audited> audits_;
   std::optional<Stall> stall_;
 };

@@ -110,7 +110,7 @@ class Judge {
              {"limit", *a_.critical_celsius},
              {"under_load", true},
              {"celsius", *is}});
-    if (crossed(b_.power_watts, a_.power_watts, a_.power_cap_watts, 1.05))
+    if (crossed(b_.power_watts, a_.power_watts, a_.power_cap_watts, 1.005))
       add(true,
           fmt::format("power {:.1f} W is over its cap of {:.1f} W", *a_.power_watts, *a_.power_cap_watts),
           ev::limits,

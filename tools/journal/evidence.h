@@ -56,7 +56,9 @@ inline constexpr std::string_view dma_address = "dma.address";
 inline constexpr std::string_view status_wrong = "queue.status";
 // No completion within the budget. "command"; "budget_ms"; "others": "complete" | "stuck" (other queues); "heartbeat":
 // "alive" | "stopped" | "unknown"; "after": what was sent ("malformed" | "zero_size" | "valid"); "fetched": bool
-// (SQ_HEAD moved past it); "again_after_ring": bool (ringing again brought it)
+// (SQ_HEAD moved past it); "again_after_ring": bool (ringing again brought it); "same_queue": "complete" | "stuck" |
+// "unknown" (a NOP behind it); "written": "yes" | "no" | "unknown" (the device counts a completion that nobody saw);
+// "fatal": KZ_RR_* where the status register says that the firmware gave up
 inline constexpr std::string_view no_completion = "queue.no_completion";
 // A count of struct QueueAudit that must be 0 is not. "field"; "count"; "queue"
 inline constexpr std::string_view audit = "queue.audit";
@@ -86,12 +88,16 @@ inline constexpr std::string_view firmware = "firmware";
 inline constexpr std::string_view reset = "reset";
 // A device reset, crash or fatal state nobody asked for. "reason" (KZ_RR_*); "during": what ran
 inline constexpr std::string_view spontaneous_reset = "reset.spontaneous";
-// Device lost. "how": "all_ones" | "zeroes" | "closed" | "no_reply"; "under_load": bool
+// Device lost. "how": "all_ones" | "zeroes" | "closed" | "no_reply" | "answers_again"; "under_load": bool; "back": bool
 inline constexpr std::string_view lost = "device.lost";
 // Speed: "what": "bandwidth" | "latency" | "tail" | "trend"; "value"; "reference"; "ratio"
 inline constexpr std::string_view slow = "slow";
 // A rule of the PCI specification is broken. "rule"; "offset"; "got"
 inline constexpr std::string_view pci_rule = "pci.rule";
+// The link runs below what both ends can do. "what": "narrow" | "slow"; "got"; "max" (both as "x8" or "8 GT/s")
+inline constexpr std::string_view link = "link";
+// AER counters or status bits of the device are not zero. "severity": "correctable" | "nonfatal" | "fatal"; "count"
+inline constexpr std::string_view aer = "aer";
 // Node, permission or limit on the host. "what"; "path"
 inline constexpr std::string_view host_access = "host.access";
 // A line of the kernel log that counts against the test. "line"
