@@ -16,7 +16,6 @@ using nlohmann::json;
 
 struct FaultBoard::Planted {
   Fault fault;
-  Clock::time_point since;
   std::mt19937_64 rng;
   uint64_t window = 1;     // "every"
   uint64_t in_window = 0;  // opportunities of the running window
@@ -27,7 +26,7 @@ struct FaultBoard::Planted {
       case Trigger::Kind::after:
         return fault.opportunities > fault.trigger.n;
       case Trigger::Kind::time:
-        return Clock::now() - since >= fault.trigger.delay;
+        return Clock::now() - fault.planted >= fault.trigger.delay;
       default:
         return true;
     }
@@ -148,7 +147,7 @@ int FaultBoard::inject(const json& j, bool client_connected) {
     throw Error({Errc::busy, "plant fault", std::string(row.id),
                  "a client already maps the memory it acts on",
                  "plant it before the client connects (--fault)"});
-  p->since = Clock::now();
+  p->fault.planted = Clock::now();
   p->rng.seed(p->fault.seed);
   if (auto e = p->fault.params.find("every"); e != p->fault.params.end())
     p->window = std::max<uint64_t>(1, static_cast<uint64_t>(e->second));

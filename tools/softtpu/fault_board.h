@@ -39,6 +39,7 @@ struct Fault {
   Trigger trigger;
   uint64_t seed = 1;
   std::map<std::string, double> params;  // complete: defaults of the catalogue filled in
+  std::chrono::steady_clock::time_point planted{};
   uint64_t opportunities = 0;
   uint64_t strikes = 0;
   // Throws std::out_of_range for a name the catalogue does not have: a model bug, not input.
