@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "shim/queue.h"
+
+#include <fmt/format.h>
+
+#include "shim/base/error.h"
+
+namespace kz {
+
+bool QueueAudit::clean() const {
+  return completion_without_interrupt == 0 &&
+         interrupt_without_completion == 0 && duplicate_completion == 0 &&
+         unknown_completion == 0 && wrong_queue == 0 && bad_sq_head == 0 &&
+         bad_phase == 0 && reserved_set == 0;
+}
+
+Completion run(Queue &queue, const Command &command,
+               std::chrono::nanoseconds budget) {
+  Deadline deadline(budget);
+  Ticket ticket = queue.submit(command);
+  do {
+    for (const Completion &c : queue.wait(Deadline(deadline.left())))
+      if (c.ticket == ticket)
+        return c;
+  } while (!deadline.passed());
+  throw Error({Errc::timeout, "run",
+               fmt::format("{} on queue {}", name_of(command.work), queue.id()),
+               fmt::format("no completion after {} of {}",
+                           to_string(deadline.elapsed()), to_string(budget)),
+               "", 0});
+}
+
+Completion run_ok(Queue &queue, const Command &command,
+                  std::chrono::nanoseconds budget) {
+  Completion c = run(queue, command, budget);
+  if (c.status == Status::ok)
+    return c;
+  throw Error({Errc::status, "run",
+               fmt::format("{} on queue {}", name_of(command.work), queue.id()),
+               fmt::format("ended with {} ({:#x})", to_string(c.status),
+                           static_cast<unsigned>(c.status)),
+               "", 0});
+}
+
+} // namespace kz

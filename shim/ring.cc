@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "shim/ring.h"
+
+#include "shim/base/error.h"
+
+namespace kz {
+
+Ring::Ring(unsigned entries) {
+  int err = -io_uring_queue_init(entries, &ring_, 0);
+  if (err == EPERM || err == EACCES || err == ENOSYS)
+    throw Error({Errc::permission, "set up", "io_uring", "not allowed here",
+                 "see the sysctl kernel.io_uring_disabled and the container's "
+                 "seccomp profile",
+                 err});
+  if (err != 0)
+    throw_errno("set up", "io_uring", err);
+}
+
+Ring::~Ring() { io_uring_queue_exit(&ring_); }
+
+io_uring_sqe *Ring::next() {
+  io_uring_sqe *sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) {
+    submit();
+    sqe = io_uring_get_sqe(&ring_);
+  }
+  if (sqe == nullptr)
+    throw Error({Errc::busy, "queue an operation", "io_uring",
+                 "submission ring is full", "", 0});
+  return sqe;
+}
+
+void Ring::write_eventfd(int fd, uint64_t tag) {
+  io_uring_sqe *sqe = next();
+  io_uring_prep_write(sqe, fd, &one_, sizeof one_, 0);
+  io_uring_sqe_set_data64(sqe, tag);
+}
+
+void Ring::read_eventfd(int fd, uint64_t *count, uint64_t tag) {
+  io_uring_sqe *sqe = next();
+  io_uring_prep_read(sqe, fd, count, sizeof *count, 0);
+  io_uring_sqe_set_data64(sqe, tag);
+}
+
+void Ring::cancel(uint64_t tag, uint64_t cancel_tag) {
+  io_uring_sqe *sqe = next();
+  io_uring_prep_cancel64(sqe, tag, 0);
+  io_uring_sqe_set_data64(sqe, cancel_tag);
+}
+
+void Ring::submit() {
+  int n;
+  do
+    n = io_uring_submit(&ring_);
+  while (n == -EINTR);
+  if (n < 0 && n != -EAGAIN && n != -EBUSY)
+    throw_errno("submit to", "io_uring", -n);
+}
+
+std::span<const Ring::Done> Ring::collect() {
+  done_.clear();
+  unsigned head = 0, n = 0;
+  io_uring_cqe *cqe = nullptr;
+  io_uring_for_each_cqe(&ring_, head, cqe) {
+    done_.push_back({cqe->user_data, cqe->res});
+    ++n;
+  }
+  io_uring_cq_advance(&ring_, n);
+  return done_;
+}
+
+std::span<const Ring::Done> Ring::peek() { return collect(); }
+
+std::span<const Ring::Done> Ring::wait(Deadline deadline) {
+  for (;;) {
+    auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left())
+            .count();
+    __kernel_timespec ts{left / 1'000'000'000, left % 1'000'000'000};
+    io_uring_cqe *cqe = nullptr;
+    int err = -io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &ts, nullptr);
+    if (err > 0 && err != ETIME && err != EINTR && err != EAGAIN &&
+        err != EBUSY)
+      throw_errno("wait on", "io_uring", err);
+    auto got = collect();
+    if (!got.empty() || deadline.passed())
+      return got;
+  }
+}
+
+} // namespace kz

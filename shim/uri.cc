@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "shim/uri.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "shim/base/error.h"
+
+namespace kz {
+namespace {
+
+constexpr std::string_view schemes[] = {
+    "softtpu", "vfio-user", "pci", "dump", "vfio", "dev", "adapter"};
+
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t change = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row.back();
+}
+
+void parse_options(std::string_view rest, Uri &uri) {
+  while (!rest.empty()) {
+    auto comma = rest.find(',');
+    std::string_view item = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view()
+                                           : rest.substr(comma + 1);
+    auto equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0)
+      throw Error({Errc::usage, "read device", "'" + uri.text + "'",
+                   fmt::format("'{}' is not name=value", item), "", 0});
+    uri.options[std::string(item.substr(0, equals))] = item.substr(equals + 1);
+  }
+}
+
+} // namespace
+
+Uri parse_uri(std::string_view text) {
+  Uri uri;
+  uri.text = text;
+  auto colon = text.find(':');
+  uri.scheme = text.substr(0, colon);
+  if (colon == std::string_view::npos ||
+      std::find(std::begin(schemes), std::end(schemes), uri.scheme) ==
+          std::end(schemes)) {
+    auto near = *std::min_element(
+        std::begin(schemes), std::end(schemes), [&](auto a, auto b) {
+          return distance(uri.scheme, a) < distance(uri.scheme, b);
+        });
+    bool looks_like_bdf = text.find('.') != std::string_view::npos &&
+                          text.find(':') != std::string_view::npos &&
+                          text.find_first_not_of("0123456789abcdefABCDEF:.") ==
+                              std::string_view::npos;
+    std::string remedy = looks_like_bdf
+                             ? fmt::format("write pci:{}", text)
+                             : fmt::format("did you mean {}:? known: {}:", near,
+                                           fmt::join(schemes, ":, "));
+    throw Error({Errc::usage, "read device", "'" + uri.text + "'",
+                 "no such scheme", remedy, 0});
+  }
+  std::string_view rest = text.substr(colon + 1);
+  if (uri.scheme == "softtpu") {
+    parse_options(rest, uri);
+    return uri;
+  }
+  // A path may hold commas only before the first "name=value".
+  auto comma = rest.find(',');
+  while (comma != std::string_view::npos &&
+         rest.find('=', comma) == std::string_view::npos)
+    comma = std::string_view::npos;
+  uri.path = rest.substr(0, comma);
+  if (comma != std::string_view::npos)
+    parse_options(rest.substr(comma + 1), uri);
+  if (uri.path.empty())
+    throw Error({Errc::usage, "read device", "'" + uri.text + "'",
+                 "nothing stands after the scheme",
+                 uri.scheme == "pci" ? "such as pci:0000:01:00.0"
+                                     : "name the socket, file or node",
+                 0});
+  return uri;
+}
+
+} // namespace kz
