@@ -64,8 +64,10 @@ std::string kind_of(const Work& work) {
   const auto* fill = std::get_if<cmd::Fill>(&work);
   const auto* crc = std::get_if<cmd::Crc32c>(&work);
   const auto* march = std::get_if<cmd::March>(&work);
+  const auto* matmul = std::get_if<cmd::Matmul>(&work);
+  const auto* vector = std::get_if<cmd::Vector>(&work);
   const bool zero = (copy && copy->len == 0) || (fill && fill->len == 0) || (crc && crc->len == 0) ||
-                    (march && march->len == 0);
+                    (march && march->len == 0) || (matmul && (matmul->m == 0 || matmul->n == 0 || matmul->k == 0)) || (vector && vector->n == 0);
   return zero ? "zero_size" : "valid";
 }
 

@@ -78,9 +78,13 @@ void DeviceTest::bring_up() {
   session.device = state_->device.get();
 }
 
-void DeviceTest::close_device() {
+void DeviceTest::need_lasting_device() {
   if (state_->uri.starts_with("softtpu:"))
     skip("the device ends with its client; give one that stays (vfio-user:/path)");
+}
+
+void DeviceTest::close_device() {
+  need_lasting_device();
   expect_reset();
   Session::get().device = nullptr;
   state_->device.reset();

@@ -71,9 +71,11 @@ class DeviceTest : public ::testing::Test {
   // This test leaves less free HBM behind on purpose (pages it made the device retire).
   void expect_hbm_use();
   // Gives the device up and takes it again, for tests in which somebody else uses it meanwhile. Counts as
-  // expect_reset(). Skips the test where the device would not outlive its client (a private softtpu).
+  // expect_reset(); needs a lasting device.
   void close_device();
   void reopen_device();
+  // Skips where the device would not outlive its client, or where everybody gets one of his own (a private softtpu).
+  void need_lasting_device();
   const std::string& device_uri() const;
 
  private:

@@ -41,7 +41,8 @@ inline constexpr std::string_view ecc = "ecc";
 inline constexpr std::string_view retired_reused = "hbm.retired_reused";
 // HBM of a new owner or after a reset was not zero ("pattern": whose bytes). "after": "free" | "reset" | "context"
 inline constexpr std::string_view hbm_not_cleared = "hbm.not_cleared";
-// One context reached or was given another's page. "how": "read" | "write" | "same_page"
+// One context reached or was given another's page. "how": "read" | "write" | "same_page" |
+// "privileged" (an ordinary context was allowed a privileged command) | "second_client"
 inline constexpr std::string_view isolation = "hbm.isolation";
 // Free HBM did not return to its base. "bytes"; "cycles"; "slope_bytes_per_cycle"
 inline constexpr std::string_view hbm_leak = "hbm.leak";
@@ -82,7 +83,7 @@ inline constexpr std::string_view telemetry = "telemetry";
 // "fan_stopped" | "over_cap" | "brownout"; "value"; "limit"; "under_load": bool; "celsius"
 inline constexpr std::string_view limits = "limits";
 // Firmware version, image or identity is not what it should be. "what": "version" | "bad_image_accepted" |
-// "image_refused"; "got"; "want"
+// "image_refused" | "job_broken" (an update disturbed a command that ran); "got"; "want"
 inline constexpr std::string_view firmware = "firmware";
 // Reset: "kind"; "what": "never_ready" | "count_wrong" | "reason_wrong" | "state_kept" | "config_lost"; "ms"
 inline constexpr std::string_view reset = "reset";

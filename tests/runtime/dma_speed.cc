@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// Bandwidth beside what the link and this host's memory allow.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/harness/host_area.h"
+#include "tests/harness/stats.h"
+#include "tests/harness/test.h"
+
+namespace kz::test {
+namespace {
+
+constexpr uint64_t kPiece = uint64_t{1} << 20;
+constexpr int kBatch = 4;
+
+// Payload bytes per second that the link can carry, 0 where it cannot be told: rate x lanes x encoding x MPS/(MPS+24),
+// less 10% for ACK, flow control and skips (PCIe r6.0, sections 2.2, 4.2 and 7.5.3.8).
+double link_limit(ConfigSpace& config) {
+  constexpr uint16_t kPcieCapability = 0x10;
+  static constexpr double kGigatransfers[] = {0, 2.5, 5, 8, 16, 32, 64};
+  for (const auto& cap : walk_capabilities(config).found) {
+    if (cap.extended || cap.id != kPcieCapability) continue;
+    const uint16_t status = config.read16(cap.offset + 0x12), control = config.read16(cap.offset + 0x08);
+    const unsigned speed = status & 0xf, lanes = (status >> 4) & 0x3f;
+    if (speed == 0 || speed > 6 || lanes == 0) return 0;
+    const double encoding = speed <= 2 ? 0.8 : speed <= 5 ? 128.0 / 130 : 242.0 / 256;
+    const double payload = 128u << ((control >> 5) & 7);
+    return kGigatransfers[speed] * 1e9 / 8 * lanes * encoding * payload / (payload + 24) * 0.9;
+  }
+  return 0;
+}
+
+double timed(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+KZ_TEST(dma, bandwidth,
+        {.meaning = "copies of 1 MiB run near the lower of the link's and the memory's limit, in both directions",
+         .level = 2,
+         .needs = {Cap::dma, Cap::hbm_alloc},
+         .limit = 20s}) {
+  auto context = device().create_context();
+  auto queue = open_queue(*context);
+  HostArea host(device(), {.size = {2 * kPiece}});
+  auto hbm = context->alloc({kBatch * kPiece});
+  std::vector<std::byte> a(kBatch * kPiece), b(kPiece);
+  std::ranges::fill(host.bytes(), std::byte{1});
+  std::ranges::fill(b, std::byte{1});
+  auto batch = [&](bool up) {
+    return timed([&] {
+      for (int i = 0; i < kBatch; ++i) {
+        const Place there = at(hbm->addr() + i * kPiece), here = host.place((i % 2) * kPiece);
+        queue->submit({up ? cmd::Copy{here, there, kPiece} : cmd::Copy{there, here, kPiece}}, true);
+      }
+      queue->ring();
+      for (const auto& done : finish(*queue)) EXPECT_EQ(done.status, Status::ok);
+    });
+  };
+  auto reference = [&] {
+    return timed([&] {
+      for (int i = 0; i < kBatch; ++i) std::memcpy(&a[i * kPiece], b.data(), kPiece);
+      asm volatile("" ::"r"(a.data()) : "memory");
+    });
+  };
+  const double bytes = kBatch * kPiece;
+  const double link = caps().has(Cap::config_read) ? link_limit(device().config()) : 0;
+  double up = 1e9, down = 1e9, copy = 1e9, ratio = 0;
+  // Interleaved, best of each: what a busy host takes away hits all three.
+  for (int round = 0; round < 120 && (round < 25 || ratio < 0.55); ++round) {
+    up = std::min(up, batch(true));
+    down = std::min(down, batch(false));
+    copy = std::min(copy, reference());
+    const double limit = link > 0 ? std::min(link, bytes / copy) : bytes / copy;
+    ratio = std::min(bytes / up, bytes / down) / limit;
+  }
+  metric("dma.host_to_hbm", bytes / up / 1e9, "GB/s");
+  metric("dma.hbm_to_host", bytes / down / 1e9, "GB/s");
+  metric("dma.memcpy", bytes / copy / 1e9, "GB/s");
+  metric("dma.of_limit", ratio, "ratio");
+  if (ratio >= 0.55) return;
+  evidence(ev::slow, {{"what", "bandwidth"}, {"value", std::min(bytes / up, bytes / down)}, {"reference", bytes / copy}, {"ratio", ratio}});
+  FAIL() << "DMA reaches " << ratio << " of what link and memory allow";
+}
+
+}  // namespace kz::test
