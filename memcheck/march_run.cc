@@ -55,6 +55,7 @@ MarchOutcome MarchRunner::run(const MarchTest& test, const Background& backgroun
 
 void MarchRunner::element(const MarchElement& e, unsigned index, const Background& bg, const Region& where,
                           MarchOutcome& out) {
+  if (between_) between_();
   cmd::March work{.addr = where.addr,
                   .len = where.size,
                   .ops = e.ops,

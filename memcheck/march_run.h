@@ -50,6 +50,9 @@ class MarchRunner {
   // How long a "Del" element waits, by the device's clock.
   void set_pause(std::chrono::milliseconds pause) { pause_ = pause; }
 
+  // Called before each piece of each element: to keep the device warm, say.
+  void set_between(std::function<void()> between) { between_ = std::move(between); }
+
   // Elements go over the regions in order, ⇓ from the last to the first. Throws Error when a command ends
   // with another status than ok or poison.
   MarchOutcome run(const MarchTest& test, const Background& background, const std::vector<Region>& regions);
@@ -70,6 +73,7 @@ class MarchRunner {
   Arena& arena_;
   std::shared_ptr<DmaBuffer> log_;
   std::chrono::milliseconds pause_{0};
+  std::function<void()> between_;
 };
 
 // Waits until the device's clock has gone on by `span`. Throws Error(timeout) when it takes more than twice

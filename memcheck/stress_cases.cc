@@ -24,10 +24,11 @@ KZ_TEST(hbm, march_hot,
          .limit = 60s}) {
   auto warm = device().create_context();
   Heater heater(device(), *warm);
-  Heat heat = heater.until_plateau(duration<double>(8 * scale()));
+  Heat heat = heater.until_plateau(duration<double>(5 * scale()));
   metric("hot_march_celsius", heat.end_celsius, "C");
   Arena arena(device());
   MarchRunner runner(arena);
+  runner.set_between([&] { heater.step(); });
   MarchTest test = march("C-");
   march_and_report(arena, runner, test, {.pattern = 0x5555555555555555},
                    runner.affordable(test, duration<double>(2.5 * scale())));
