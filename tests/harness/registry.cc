@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "tests/harness/registry.h"
 
+#include <cmath>
 #include <map>
 #include <utility>
+
+#include "tests/harness/session.h"
 
 namespace kz::test {
 namespace {
@@ -33,6 +36,7 @@ const TestInfo* find_declaration(std::string_view suite, std::string_view test) 
 }
 
 nlohmann::json list_declarations(const std::string& program) {
+  const double scale = Session::get().scale();
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [key, info] : declarations()) {
     nlohmann::json needs = nlohmann::json::array();
@@ -44,7 +48,8 @@ nlohmann::json list_declarations(const std::string& program) {
                     {"level", info.level},
                     {"labels", info.labels},
                     {"needs", std::move(needs)},
-                    {"limit_s", info.limit.count()},
+                    {"limit_s", info.scaled ? std::llround(static_cast<double>(info.limit.count()) * scale)
+                                            : static_cast<long long>(info.limit.count())},
                     {"profiles", info.profiles},
                     {"program", program}});
   }

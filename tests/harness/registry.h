@@ -14,7 +14,7 @@ namespace kz::test {
 std::string test_id(std::string_view suite, std::string_view test);
 // The declaration of a gtest suite and test; null for tests that were not made with KZ_TEST.
 const TestInfo* find_declaration(std::string_view suite, std::string_view test);
-// All declarations in the order of their ids.
+// All declarations in the order of their ids; time limits are those of the profile in KANGZAO_PROFILE.
 nlohmann::json list_declarations(const std::string& program);
 
 }  // namespace kz::test

@@ -43,6 +43,19 @@ void report_forbidden(const Session::Audited& audited) {
   }
 }
 
+// A call of the device itself did not end: contexts and memory go over a queue of the driver's own, which only such
+// calls can try again.
+Stall stalled_admin(Device& device, const Error& e) {
+  Stall stall{.command = e.info().operation};
+  try {
+    device.create_context();
+    stall.same_queue = "complete";
+  } catch (const Error& again) {
+    if (again.code() == Errc::timeout) stall.same_queue = "stuck";
+  }
+  return stall;
+}
+
 }  // namespace
 
 struct DeviceTest::State {
@@ -170,7 +183,7 @@ void DeviceTest::on_error(const Error& e) {
       break;
     case Errc::timeout:
       if (state_->device && !session.has_evidence(ev::no_completion) && !session.has_evidence(ev::reset))
-        report_stall(device(), stall.value_or(Stall{.command = e.info().operation}));
+        report_stall(device(), stall ? *stall : stalled_admin(device(), e));
       break;
     case Errc::no_memory:
       evidence(ev::alloc_wrong, {{"asked", e.info().target}, {"expected", "ok"}, {"got", "no_memory"}});

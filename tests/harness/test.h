@@ -37,7 +37,8 @@ struct TestInfo {
   int level = 0;                         // 1..4, see README.md
   std::vector<std::string> labels = {};  // "destructive", "root", "kernel", "long", "host" (needs no device)
   std::vector<Cap> needs = {};           // a missing one: skip (or blocked, where the host is to blame)
-  std::chrono::seconds limit{10};        // the runner ends the test after this
+  std::chrono::seconds limit{20};        // the runner ends the test after this, times scale() where `scaled`
+  bool scaled = false;                   // runs as long as scale() says
   std::vector<std::string> profiles = {"quick", "full", "night"};
 };
 

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// One steady stream of equal commands: its times neither creep nor jump, compared with what this host does to a thread of
+// its own at the same time.
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "shim/base/fd.h"
+#include "tests/harness/host_area.h"
+#include "tests/harness/stats.h"
+#include "tests/harness/test.h"
+
+namespace kz::test {
+namespace {
+
+constexpr double kSeconds = 8;
+constexpr uint64_t kLen = uint64_t{1} << 20;
+constexpr int kBlocks = 8;
+
+double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
+
+// The host's own measure: wake a thread, let it read as much memory as the command, and be woken by it.
+class Control {
+ public:
+  Control() : data_(kLen, std::byte{1}), there_(make_eventfd(false)), back_(make_eventfd(false)), thread_([this] { run(); }) {}
+  ~Control() {
+    stop_ = true;
+    signal_eventfd(there_.get());
+    thread_.join();
+  }
+  double once() {
+    const auto start = Clock::now();
+    signal_eventfd(there_.get());
+    drain_eventfd(back_.get());
+    return us(Clock::now() - start);
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      drain_eventfd(there_.get());
+      if (stop_) return;
+      uint64_t sum = 0;
+      for (size_t i = 0; i < data_.size(); i += 8) sum += static_cast<uint64_t>(data_[i]);
+      sum_ = sum_ + sum;
+      signal_eventfd(back_.get());
+    }
+  }
+
+  std::vector<std::byte> data_;
+  volatile uint64_t sum_ = 0;
+  std::atomic<bool> stop_{false};
+  Fd there_, back_;
+  std::thread thread_;
+};
+
+struct Times {
+  std::vector<double> at, device, host;
+};
+
+// Jumps far above the median, and in how many eighths of the run there are some.
+struct Jumps {
+  uint64_t count = 0;
+  int blocks = 0;
+  double largest = 0;
+};
+
+Jumps find_jumps(const std::vector<double>& times) {
+  Jumps jumps;
+  const double limit = std::max(2000.0, 8 * median(times));
+  bool in_block[kBlocks] = {};
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i] <= limit) continue;
+    ++jumps.count;
+    in_block[i * kBlocks / times.size()] = true;
+    jumps.largest = std::max(jumps.largest, times[i]);
+  }
+  jumps.blocks = static_cast<int>(std::count(std::begin(in_block), std::end(in_block), true));
+  return jumps;
+}
+
+void judge_tail(const Times& t) {
+  const Jumps device = find_jumps(t.device), host = find_jumps(t.host);
+  metric("soak.jumps.device", static_cast<double>(device.count), "commands");
+  metric("soak.jumps.host", static_cast<double>(host.count), "wake-ups");
+  const double rate = static_cast<double>(device.count) / static_cast<double>(t.device.size());
+  // All through the run, at a rate that a busy host's scheduler alone does not show.
+  if (device.blocks < kBlocks - 2 || device.count < 3 * host.count + 6 || rate < 5e-4) return;
+  const double m = median(t.device);
+  evidence(ev::slow, {{"what", "tail"}, {"value", device.largest}, {"reference", m}, {"ratio", device.largest / m},
+                      {"rate", rate}, {"host_jumps", host.count}});
+  ADD_FAILURE() << device.count << " of " << t.device.size() << " commands took up to " << device.largest << " us, the median is " << m;
+}
+
+// Lower quartiles of `windows` equal parts: what a busy host adds stays out.
+std::vector<double> quartiles(const std::vector<double>& times, size_t windows) {
+  std::vector<double> out;
+  const size_t n = times.size() / windows;
+  for (size_t w = 0; w < windows; ++w)
+    out.push_back(quantile({times.begin() + static_cast<ptrdiff_t>(w * n), times.begin() + static_cast<ptrdiff_t>((w + 1) * n)}, 0.25));
+  return out;
+}
+
+void judge_trend(const Times& t) {
+  constexpr size_t kWindows = 32;
+  if (t.device.size() < kWindows * 20) return;
+  const auto device = quartiles(t.device, kWindows), host = quartiles(t.host, kWindows);
+  std::vector<double> at(kWindows), relative(kWindows);
+  for (size_t w = 0; w < kWindows; ++w) at[w] = static_cast<double>(w) / (kWindows - 1), relative[w] = device[w] / std::max(host[w], 1.0);
+  const Slope own = theil_sen(at, device), beside = theil_sen(at, relative);
+  const double start = median({device.begin(), device.begin() + 4}), start_beside = median({relative.begin(), relative.begin() + 4});
+  metric("soak.latency_rise", own.slope / start, "ratio");
+  metric("soak.latency_rise_beside_host", beside.slope / start_beside, "ratio");
+  // Over the whole run, in itself and beside the host, and not just until something was warm.
+  if (!own.rising() || !beside.rising() || own.low / start < 0.08 || beside.low / start_beside < 0.05) return;
+  if (!climbs_without_end(at, device, 0.1 * start)) return;
+  evidence(ev::slow, {{"what", "trend"}, {"value", start + own.slope}, {"reference", start}, {"ratio", 1 + own.slope / start}});
+  ADD_FAILURE() << "the time of a command rose by " << 100 * own.slope / start << "% over the run and goes on rising";
+}
+
+}  // namespace
+
+KZ_TEST(soak, latency,
+        {.meaning = "a steady stream of equal commands neither creeps nor jumps more than the host itself",
+         .level = 3,
+         .needs = {Cap::hbm_alloc, Cap::queues},
+         .limit = 40s,
+         .scaled = true}) {
+  auto context = device().create_context();
+  auto queue = open_queue(*context, {.order = 2});
+  auto hbm = context->alloc({kLen});
+  Control control;
+  Times t;
+  run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, 1}});
+  const auto start = Clock::now();
+  while (us(Clock::now() - start) < 1e6 * kSeconds * scale()) {
+    const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
+    t.device.push_back(us(done.seen - done.submitted));
+    t.host.push_back(control.once());
+  }
+  report_summary("soak.fill_1mib", summarize(t.device), "us");
+  report_summary("soak.host", summarize(t.host), "us");
+  judge_tail(t);
+  judge_trend(t);
+}
+
+}  // namespace kz::test
