@@ -189,7 +189,12 @@ bool Queue::wait_room() {
       if (moved) continue;
     }
     if (shared_.faults.due(Row::Q16) != nullptr) return true;  // writes over what was not consumed
-    wait_work();
+    bool rung = wait_work();
+    // Told by a doorbell, and still more outstanding than there are entries: nobody will make room for this
+    // one.
+    if (auto now = load_counts();
+        rung && now && overrun(*now, true) && shared_.faults.due(Row::Q16) == nullptr)
+      set_error(KZ_QERR_OVERFLOW);
     if (stopping() || (state_ & 0xff) == KZ_QSTATE_ERROR) return false;
   }
 }
