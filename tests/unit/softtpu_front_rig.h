@@ -90,7 +90,7 @@ class Sink final : public Channel {
 
 inline DeviceOptions small_device() {
   DeviceOptions o;
-  o.engine.hbm_bytes = 4 << 20;
+  o.engine.hbm_bytes = 64 << 20;
   return o;
 }
 

@@ -255,7 +255,7 @@ TEST(SofttpuSession, RegionInfoIsAskedTwice) {
   EXPECT_GE(info.cap_offset, 32u);
   EXPECT_GT(info.argsz, 32u);
   EXPECT_EQ(info.flags, region_readable | region_writable | region_mappable | region_has_caps);
-  EXPECT_EQ(info.size, 4u << 20);
+  EXPECT_EQ(info.size, 64u << 20);
   ASSERT_EQ(small.fds.size(), 1u);
   Sent full = c.call(cmd_get_region_info, bytes_of(RegionInfo{info.argsz, 0, KZ_BAR_HBM, 0, 0, 0}));
   ASSERT_EQ(full.payload.size(), info.argsz);

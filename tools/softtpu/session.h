@@ -3,7 +3,7 @@
 // test or a fuzzer can drive it in memory:
 //
 //   FaultBoard faults;
-//   Device device({.engine = {.hbm_bytes = 1 << 20}}, faults);
+//   Device device({.engine = {.hbm_bytes = 64 << 20}}, faults);
 //   struct Sink : Channel { bool send(...) override { return true; } } sink;   // replies and DMA requests
 //   arrive here Session session(device, sink); session.receive(bytes, {});    // any bytes, in any pieces,
 //   with any descriptors
