@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * HBM: the device's firmware allocates, the driver keeps the books for each file (quota, what to free, what may be
+ * mapped) and clears pages between owners where the device does not. All under kf->lock.
+ */
+#include <linux/pm_runtime.h>
+#include <linux/slab.h>
+
+#include "kz.h"
+
+struct kz_hbm *kz_hbm_find(struct kz_context *c, u64 addr)
+{
+	struct kz_hbm *h;
+
+	list_for_each_entry(h, &c->hbm, node) {
+		if (addr - h->addr < h->len)
+			return h;
+	}
+	return NULL;
+}
+
+static void kz_hbm_drop(struct kz_file *kf, struct kz_hbm *h)
+{
+	list_del(&h->node);
+	atomic64_sub(h->len, &kf->hbm_used);
+	pm_runtime_put_autosuspend(kz_dma(kf->kz));
+	kvfree(h->phys);
+	kfree(h);
+}
+
+/* The books only: the device has let go of it. */
+void kz_hbm_forget(struct kz_file *kf, struct kz_context *c)
+{
+	struct kz_hbm *h, *next;
+
+	list_for_each_entry_safe(h, next, &c->hbm, node) {
+		kz_unmap_hbm(kf, c->id, h->addr, h->len);
+		kz_hbm_drop(kf, h);
+	}
+}
+
+void kz_hbm_unmap_all(struct kz_file *kf, struct kz_context *c)
+{
+	struct kz_hbm *h;
+
+	list_for_each_entry(h, &c->hbm, node)
+		kz_unmap_hbm(kf, c->id, h->addr, h->len);
+}
+
+int kz_hbm_query(struct kz_device *kz, const struct kz_context *c, u64 addr, u64 *phys, u32 *status)
+{
+	struct kz_cmd cmd = { .opcode = KZ_OP_HBM_QUERY, .u.alloc = { .addr = addr, .ctx = c->id } };
+	int rc;
+
+	*status = 0;
+	if (c->id == KZ_CTX_ROOT) {
+		*phys = addr;
+		return addr < kz->hbm_bytes ? 0 : -EFAULT;
+	}
+	rc = kz_admin(kz, c->generation, &cmd, phys, KZ_ADMIN_MS);
+	*status = rc > 0 ? rc : 0;
+	if (!rc && *phys >= kz->hbm_bytes) {
+		dev_err(kz_dma(kz), "device names physical HBM 0x%llx beyond its end\n", *phys);
+		rc = -EIO;
+	}
+	return rc > 0 ? kz_status_errno(rc) : rc;
+}
+
+/* The physical page behind each page of the allocation, asked once. */
+int kz_hbm_pages(struct kz_file *kf, struct kz_context *c, struct kz_hbm *h)
+{
+	u32 n = h->len / kf->kz->hbm_page, i, status;
+	int rc = 0;
+	u64 *phys;
+
+	if (h->phys)
+		return 0;
+	phys = kvcalloc(n, sizeof(*phys), GFP_KERNEL_ACCOUNT);
+	if (!phys)
+		return -ENOMEM;
+	for (i = 0; i < n && !rc; i++)
+		rc = kz_hbm_query(kf->kz, c, h->addr + (u64)i * kf->kz->hbm_page, &phys[i], &status);
+	if (rc) {
+		kvfree(phys);
+		return rc;
+	}
+	h->phys = phys;
+	return 0;
+}
+
+/* Zeros over the allocation, in runs that are contiguous in physical HBM. */
+static int kz_hbm_clear(struct kz_file *kf, struct kz_context *c, struct kz_hbm *h)
+{
+	struct kz_device *kz = kf->kz;
+	u64 page = kz->hbm_page;
+	u32 n = h->len / page, i, run;
+	int rc = kz_hbm_pages(kf, c, h);
+
+	for (i = 0; i < n && !rc; i += run) {
+		struct kz_cmd cmd = { .opcode = KZ_OP_FILL };
+
+		run = 1;
+		while (i + run < n && h->phys[i + run] == h->phys[i] + run * page && (run + 1) * page <= kz->max_xfer)
+			run++;
+		cmd.u.fill.dst = h->phys[i];
+		cmd.u.fill.len = run * page;
+		cmd.u.fill.dst_space = KZ_SP_HBM;
+		rc = kz_admin(kz, c->generation, &cmd, NULL, KZ_FW_MS);
+		if (rc > 0)
+			rc = kz_status_errno(rc);
+	}
+	return rc;
+}
+
+static int kz_hbm_give_back(struct kz_device *kz, const struct kz_context *c, u64 addr, u32 *status)
+{
+	struct kz_cmd cmd = { .opcode = KZ_OP_HBM_FREE, .u.alloc = { .addr = addr, .ctx = c->id } };
+	int rc = kz_admin(kz, c->generation, &cmd, NULL, KZ_ADMIN_MS);
+
+	*status = rc > 0 ? rc : 0;
+	return rc > 0 ? kz_status_errno(rc) : rc;
+}
+
+/* What the quota has left is taken before the device is asked, so that two threads cannot both have it. */
+static int kz_hbm_charge(struct kz_file *kf, u64 len)
+{
+	u64 used = atomic64_add_return(len, &kf->hbm_used);
+
+	if (used <= READ_ONCE(kf->kz->hbm_quota))
+		return 0;
+	atomic64_sub(len, &kf->hbm_used);
+	return -EDQUOT;
+}
+
+static int kz_hbm_take(struct kz_file *kf, struct kz_context *c, struct kz_ioc_hbm *a)
+{
+	struct kz_cmd cmd = { .opcode = KZ_OP_HBM_ALLOC, .u.alloc = { .len = a->len, .ctx = c->id } };
+	struct kz_device *kz = kf->kz;
+	struct kz_hbm *h;
+	u32 ignored;
+	int rc;
+
+	h = kzalloc(sizeof(*h), GFP_KERNEL_ACCOUNT);
+	if (!h)
+		return -ENOMEM;
+	h->len = a->len;
+	rc = kz_admin(kz, c->generation, &cmd, &h->addr, KZ_ADMIN_MS);
+	if (rc) {
+		a->status = rc > 0 ? rc : 0;
+		kfree(h);
+		return rc > 0 ? kz_status_errno(rc) : rc;
+	}
+	rc = kz->clears ? kz_hbm_clear(kf, c, h) : 0;
+	if (rc) { /* never hand out what another owner may have left */
+		kz_hbm_give_back(kz, c, h->addr, &ignored);
+		kvfree(h->phys);
+		kfree(h);
+		return rc;
+	}
+	pm_runtime_get_noresume(kz_dma(kz)); /* its contents need the power */
+	list_add_tail(&h->node, &c->hbm);
+	a->addr = h->addr;
+	return 0;
+}
+
+int kz_hbm_alloc(struct kz_file *kf, struct kz_ioc_hbm *a)
+{
+	u64 page = kf->kz->hbm_page;
+	struct kz_context *c;
+	int rc = 0;
+
+	if (!a->len)
+		return -EINVAL;
+	if (a->len > kf->kz->hbm_bytes) {
+		a->status = KZ_ST_NO_MEMORY;
+		return -ENOMEM;
+	}
+	a->len = round_up(a->len, page);
+	mutex_lock(&kf->lock);
+	c = kz_ctx_find(kf, a->ctx, &rc);
+	if (c)
+		rc = kz_ctx_alive(kf->kz, c) ? kz_hbm_charge(kf, a->len) : -ESTALE;
+	if (!rc) {
+		rc = kz_hbm_take(kf, c, a);
+		if (rc)
+			atomic64_sub(a->len, &kf->hbm_used);
+	}
+	mutex_unlock(&kf->lock);
+	return rc;
+}
+
+/* The device judges an address that is in no book of ours: it knows the context. */
+int kz_hbm_free(struct kz_file *kf, struct kz_ioc_hbm *a)
+{
+	struct kz_context *c;
+	struct kz_hbm *h;
+	int rc = 0;
+
+	mutex_lock(&kf->lock);
+	c = kz_ctx_find(kf, a->ctx, &rc);
+	if (!c)
+		goto out;
+	h = kz_hbm_find(c, a->addr);
+	if (h && h->addr == a->addr)
+		kz_unmap_hbm(kf, c->id, h->addr, h->len);
+	else
+		h = NULL;
+	if (!h && c->id == KZ_CTX_ROOT) { /* somebody else's memory, maybe: context 0 may free anything */
+		a->status = KZ_ST_HBM_FAULT;
+		rc = -EFAULT;
+		goto out;
+	}
+	rc = kz_ctx_alive(kf->kz, c) ? kz_hbm_give_back(kf->kz, c, a->addr, &a->status) : -ESTALE;
+	if (h && (!rc || rc == -ESTALE))
+		kz_hbm_drop(kf, h);
+out:
+	mutex_unlock(&kf->lock);
+	return rc;
+}
+
+/* What a privileged user took in context 0 and did not free. */
+void kz_hbm_free_root(struct kz_file *kf, bool device)
+{
+	struct kz_hbm *h;
+	u32 status;
+
+	if (device) {
+		list_for_each_entry(h, &kf->root.hbm, node) {
+			kz_unmap_hbm(kf, KZ_CTX_ROOT, h->addr, h->len);
+			kz_hbm_give_back(kf->kz, &kf->root, h->addr, &status);
+		}
+	}
+	kz_hbm_forget(kf, &kf->root);
+}

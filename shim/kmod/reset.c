@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The reset ladder: queue (queue.c), function, device, firmware last. Function and device resets go through the PCI
+ * core, which saves config space and calls reset_prepare and reset_done in err.c; so the same code runs when somebody
+ * resets the function from outside.
+ */
+#include <linux/delay.h>
+
+#include "kz.h"
+
+#define KZ_LOCK_TRIES 500 /* of 10 ms: how long to try for the PCI device's lock */
+
+static const char *const kz_level_name[] = { "queue", "function", "device", "firmware" };
+
+/* The PCI core's locks are only tried: remove holds them while it waits for the callers of this. */
+static int kz_reset_pci(struct kz_device *kz, enum kz_level level)
+{
+	unsigned int tries;
+	int rc = -EAGAIN;
+
+	for (tries = 0; tries < KZ_LOCK_TRIES && rc == -EAGAIN; tries++) {
+		if (kz_state(kz) == KZ_STATE_GONE)
+			return -ENODEV;
+		rc = level == KZ_LEVEL_FUNCTION ? pci_try_reset_function(kz->pdev) : pci_reset_bus(kz->pdev);
+		if (rc == -EAGAIN)
+			msleep(10);
+	}
+	return rc;
+}
+
+static int kz_reset_firmware(struct kz_device *kz)
+{
+	int rc;
+
+	kz_stop(kz, KZ_STATE_RESETTING, true);
+	kz_wr(kz, KZ_REG_RESET, KZ_RESET_FIRMWARE);
+	rc = kz_wait_reg(kz, KZ_REG_STATUS, KZ_STATUS_RESETTING, 0, kz->ready_ms);
+	if (rc) {
+		kz_set_state(kz, KZ_STATE_DEAD);
+		return rc;
+	}
+	return kz_start(kz);
+}
+
+static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *why)
+{
+	int rc;
+
+	dev_warn(kz_dma(kz), "%s reset: %s\n", kz_level_name[level], why);
+	kz->resets[level]++;
+	rc = level == KZ_LEVEL_FIRMWARE ? kz_reset_firmware(kz) : kz_reset_pci(kz, level);
+	if (!rc && kz_state(kz) != KZ_STATE_LIVE)
+		rc = kz_state(kz) == KZ_STATE_GONE ? -ENODEV : -EIO;
+	if (rc)
+		dev_err(kz_dma(kz), "%s reset failed: %d\n", kz_level_name[level], rc);
+	return rc;
+}
+
+/* From the given level upwards until the device is live. A firmware reset is tried only where it is asked for. */
+int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why)
+{
+	int rc;
+
+	mutex_lock(&kz->reset_lock);
+	kz_coredump(kz, why);
+	rc = kz_reset_once(kz, level, why);
+	if (level == KZ_LEVEL_FIRMWARE)
+		level = KZ_LEVEL_QUEUE; /* and if that failed, from the mildest up */
+	while (rc && rc != -ENODEV && level < KZ_LEVEL_DEVICE)
+		rc = kz_reset_once(kz, ++level, why);
+	if (rc && rc != -ENODEV) {
+		kz_stop(kz, KZ_STATE_DEAD, false);
+		dev_err(kz_dma(kz), "device cannot be brought back\n");
+	}
+	mutex_unlock(&kz->reset_lock);
+	return rc && rc != -ENODEV ? -EIO : rc;
+}
+
+void kz_reset_work(struct work_struct *work)
+{
+	struct kz_device *kz = container_of(work, struct kz_device, reset_work);
+	int level = atomic_xchg(&kz->reset_level, -1);
+
+	if (level >= 0)
+		kz_reset_now(kz, (enum kz_level)level, READ_ONCE(kz->reset_why));
+}
+
+/* Any context that may not wait. Several requests before it runs are one, at the highest level. */
+void kz_reset_schedule(struct kz_device *kz, enum kz_level level, const char *why)
+{
+	int old = atomic_read(&kz->reset_level);
+
+	while (old < (int)level && !atomic_try_cmpxchg(&kz->reset_level, &old, level))
+		;
+	WRITE_ONCE(kz->reset_why, why);
+	if (kz_state(kz) != KZ_STATE_GONE)
+		queue_work(kz->wq, &kz->reset_work);
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Time limits of commands. One delayed work a queue, armed for the earliest deadline: it takes what an interrupt
+ * should have told of, and if a command is over its time, climbs the ladder: queue reset, then function reset.
+ */
+#include "kz.h"
+
+#define KZ_EXPIRIES_MAX 3 /* queue resets without a completion between them before the function is reset */
+
+/* Sets the deadline of a command that goes in now. Under q->lock. */
+void kz_queue_arm(struct kz_queue *q, struct kz_slot *s)
+{
+	unsigned long delay = msecs_to_jiffies(s->timeout_ms) + 1;
+
+	lockdep_assert_held(&q->lock);
+	s->deadline = jiffies + delay;
+	if (!q->kf || (q->timer_armed && time_before_eq(q->timer_at, s->deadline)))
+		return; /* commands of the admin queue are waited for with a limit */
+	q->timer_armed = true;
+	q->timer_at = s->deadline;
+	mod_delayed_work(q->kz->wq, &q->timer, delay);
+}
+
+/* Under kz->life, of a published queue. */
+int kz_queue_renew(struct kz_queue *q, bool expire, u32 *dropped)
+{
+	int rc;
+
+	lockdep_assert_held(&q->kz->life);
+	kz_queue_seal(q);
+	rc = kz_queue_halt(q);
+	if (rc)
+		return rc;
+	*dropped = kz_queue_end(q, KZ_QUEUE_PAUSED, expire);
+	q->stat.resets++;
+	q->kz->resets[KZ_LEVEL_QUEUE]++;
+	return kz_queue_start(q);
+}
+
+/* Under q->lock: whether a command is over its time, told to the log; else the work is armed for the next one. */
+static bool kz_queue_expired(struct kz_queue *q)
+{
+	struct list_head *lists[] = { &q->issued, &q->pending };
+	struct kz_slot *s, *first = NULL;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(lists); i++) {
+		list_for_each_entry(s, lists[i], node) {
+			if (!first || time_before(s->deadline, first->deadline))
+				first = s;
+		}
+	}
+	q->timer_armed = first;
+	if (!first)
+		return false;
+	if (time_before(jiffies, first->deadline)) {
+		q->timer_at = first->deadline;
+		mod_delayed_work(q->kz->wq, &q->timer, first->deadline - jiffies);
+		return false;
+	}
+	q->timer_armed = false;
+	q->expiries++;
+	dev_err_ratelimited(kz_dma(q->kz), "queue %u: command 0x%02x, cid %u, not complete after %u ms\n", q->id,
+			    first->cmd.opcode, first->cid, first->timeout_ms);
+	return true;
+}
+
+static int kz_queue_recover(struct kz_queue *q)
+{
+	struct kz_device *kz = q->kz;
+	u32 dropped;
+
+	if (q->expiries >= KZ_EXPIRIES_MAX || !kz_hw_present(kz) || (kz_rd(kz, KZ_REG_STATUS) & KZ_STATUS_FATAL))
+		return -EIO;
+	return kz_queue_renew(q, true, &dropped);
+}
+
+void kz_queue_timer(struct work_struct *work)
+{
+	struct kz_queue *q = container_of(to_delayed_work(work), struct kz_queue, timer);
+	struct kz_device *kz = q->kz;
+	bool expired = false;
+	unsigned long flags;
+	int rc = 0;
+
+	kz_ring_poll(q, KZ_POLL_LATE);
+	mutex_lock(&kz->life);
+	spin_lock_irqsave(&q->lock, flags);
+	q->timer_armed = false;
+	if (q->state == KZ_QUEUE_RUN && !READ_ONCE(q->closing))
+		expired = kz_queue_expired(q);
+	spin_unlock_irqrestore(&q->lock, flags);
+	if (expired) {
+		kz_coredump_locked(kz, "command over its time");
+		rc = kz_queue_recover(q);
+	}
+	mutex_unlock(&kz->life);
+	if (rc)
+		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "queue cannot be recovered");
+}

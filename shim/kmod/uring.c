@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * io_uring commands. A command is queued or refused at once, whatever the flags say: nothing here sleeps, so nothing
+ * is ever handed to a worker. It is completed from the interrupt through task work.
+ *
+ * A slot with a command holds a reference to its queue until io_uring has been told; the file is held by io_uring.
+ */
+#include "kz.h"
+
+struct kz_uring_pdu {
+	struct kz_slot *slot;
+};
+
+static struct kz_uring_pdu *kz_pdu(struct io_uring_cmd *ioucmd)
+{
+	BUILD_BUG_ON(sizeof(struct kz_uring_pdu) > sizeof(ioucmd->pdu));
+	return (struct kz_uring_pdu *)ioucmd->pdu;
+}
+
+/* In the submitter's context, or in a worker when the submitter is gone. */
+static void kz_uring_complete(struct io_uring_cmd *ioucmd, unsigned int issue_flags)
+{
+	struct kz_slot *s = kz_pdu(ioucmd)->slot;
+	struct kz_queue *q = s->q;
+	u64 result = s->result;
+	bool cqe32 = s->cqe32;
+	int status = s->status;
+
+	kz_slot_release(s);
+	kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
+	kz_queue_put(q);
+}
+
+KZ_URING_TASK_WORK(kz_uring_complete)
+
+/* The slot has ended; any context. */
+void kz_uring_finish(struct kz_slot *s)
+{
+	io_uring_cmd_complete_in_task(s->ioucmd, kz_uring_complete_tw);
+}
+
+/*
+ * The ring gives the command up: its task or the ring is going away. The device goes on and the slot stays taken
+ * until it has answered, but nobody is told.
+ */
+static void kz_uring_cancel(struct io_uring_cmd *ioucmd, unsigned int issue_flags)
+{
+	struct kz_slot *s = kz_pdu(ioucmd)->slot;
+	struct kz_queue *q = s->q;
+	unsigned long flags;
+	bool mine;
+
+	spin_lock_irqsave(&q->lock, flags);
+	mine = s->kind == KZ_SLOT_URING && s->ioucmd == ioucmd &&
+	       (s->state == KZ_SLOT_PENDING || s->state == KZ_SLOT_ISSUED);
+	if (mine) {
+		s->kind = KZ_SLOT_ORPHAN;
+		s->ioucmd = NULL;
+		q->stat.cancelled++;
+	}
+	spin_unlock_irqrestore(&q->lock, flags);
+	if (!mine)
+		return; /* it has ended, its completion is on its way */
+	kz_uring_done(ioucmd, -ECANCELED, 0, false, issue_flags);
+	kz_queue_put(q);
+}
+
+/* What the user asked for into the slot. Returns as kz_xlate(). */
+static int kz_uring_fill(struct kz_slot *s, struct kz_file *kf, const struct kz_uring_cmd *u, u16 *soft)
+{
+	s->user_data = 0;
+	if (u->timeout_ms)
+		s->timeout_ms = u->timeout_ms;
+	if (u->result_at) {
+		if ((u->result_at & 7) || kz_buf_place(kf, u->result_at, 8, true, &s->result_at))
+			return -EFAULT;
+	}
+	return kz_xlate(s, kf, &u->cmd, soft);
+}
+
+static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct kz_uring_cmd *u,
+			  struct io_uring_cmd *ioucmd, unsigned int issue_flags)
+{
+	struct kz_slot *s;
+	u16 soft = 0;
+	int rc;
+
+	s = kz_slot_get(q, KZ_SLOT_URING, &rc);
+	if (!s)
+		return rc;
+	rc = kz_uring_fill(s, kf, u, &soft);
+	if (rc || soft) {
+		kz_slot_release(s);
+		return rc ?: soft;
+	}
+	s->cqe32 = issue_flags & IO_URING_F_CQE32;
+	s->ioucmd = ioucmd;
+	kz_pdu(ioucmd)->slot = s;
+	kref_get(&q->ref);
+	kz_uring_cancelable(ioucmd, issue_flags);
+	rc = kz_slot_commit(s);
+	if (rc) { /* once it can be cancelled, io_uring wants to be told rather than given a return value */
+		kz_slot_release(s);
+		kz_uring_done(ioucmd, rc, 0, false, issue_flags);
+		kz_queue_put(q);
+		return -EIOCBQUEUED;
+	}
+	kz_queue_bell(q);
+	return -EIOCBQUEUED;
+}
+
+static int kz_uring_submit(struct kz_file *kf, struct io_uring_cmd *ioucmd, unsigned int issue_flags)
+{
+	struct kz_uring_cmd u;
+	struct kz_queue *q;
+	int rc;
+
+	if (!(issue_flags & IO_URING_F_SQE128))
+		return -EINVAL;
+	memcpy(&u, kz_uring_payload(ioucmd), sizeof(u));
+	if (u.timeout_ms > KZ_TIMEOUT_MAX_MS)
+		return -EINVAL;
+	q = kz_queue_find(kf, u.queue);
+	if (!q)
+		return -ENOENT;
+	rc = q->flags & KZ_QUEUE_POLLED ? -EINVAL : kz_uring_queue(q, kf, &u, ioucmd, issue_flags);
+	kz_queue_put(q);
+	return rc;
+}
+
+int kz_uring_cmd(struct io_uring_cmd *ioucmd, unsigned int issue_flags)
+{
+	struct kz_file *kf = ioucmd->file->private_data;
+	int idx, rc;
+
+	if (kz_uring_is_cancel(issue_flags)) {
+		kz_uring_cancel(ioucmd, issue_flags);
+		return 0;
+	}
+	rc = kz_begin(kf->kz, &idx);
+	if (rc)
+		return rc;
+	switch (ioucmd->cmd_op) {
+	case KZ_URING_NOP:
+		break;
+	case KZ_URING_SUBMIT:
+		rc = kz_uring_submit(kf, ioucmd, issue_flags);
+		break;
+	default:
+		rc = -EOPNOTSUPP;
+		break;
+	}
+	kz_end(kf->kz, idx);
+	return rc;
+}

@@ -1,0 +1,200 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Extracted Debian roots for the kernel lab: one per kernel role, and one with QEMU. Nothing is installed on the host.
+#
+# usage: roots.sh list                    roles, suites, versions found in the cache
+#        roots.sh get ROLE...             fetches what the cache lacks; ROLE: stable-1 stable backports sid qemu
+#        roots.sh path ROLE               prints the folder of a cached root
+#        roots.sh version ROLE            prints the kernel release of a cached root
+#        roots.sh run ROLE CMD...         runs CMD inside the root (its own mount namespace, /proc mounted)
+#        roots.sh build ROLE DIR OUT [ARG..]  builds a copy in OUT of the module sources DIR, inside the root
+#
+# Needs root (chroot, mount namespace), apt and perl. mmdebstrap is taken from PATH or unpacked into the cache.
+# The archive is the one of the host's own apt sources; KZ_MIRROR=URI names another one.
+# Cache: ${XDG_CACHE_HOME:-$HOME/.cache}/kangzao/roots/<suite>. A root takes 0.5 to 0.8 GB, the five about 3.5 GB.
+# Exit: 0 done, 1 failed, 2 usage, 125 this host cannot do it (no root, no archive, no space).
+set -eu
+
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/kangzao/roots"
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+tools="gcc,libc6-dev,make,dash,bash,coreutils,sed,grep,mawk,findutils,kmod,xz-utils"
+need_mb=1200
+
+die() { code=$1; shift; echo "roots: $*" >&2; exit "$code"; }
+usage() { sed -n '5,11s/^# //p' "$0" >&2; exit 2; }
+
+suite_of() {
+  case "$1" in
+    stable-1) echo bookworm ;;
+    stable) echo trixie ;;
+    backports) echo trixie-backports ;;
+    sid) echo sid ;;
+    qemu) echo qemu ;;
+    *) die 2 "unknown role '$1' (stable-1, stable, backports, sid, qemu)" ;;
+  esac
+}
+
+root_of() { echo "$cache/$(suite_of "$1")"; }
+
+mirror() {
+  if [ -n "${KZ_MIRROR:-}" ]; then
+    echo "$KZ_MIRROR"
+    return
+  fi
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Component: main' 2>/dev/null |
+    awk '/\/debian\/ / { print $1; exit }' | grep . || die 125 "no Debian archive in the host's apt sources; set KZ_MIRROR"
+}
+
+# A sources file for a suite; backports need their base suite too.
+sources() {
+  case "$1" in
+    bookworm) suites="bookworm" ;;
+    trixie-backports | qemu) suites="trixie trixie-backports" ;;
+    *) suites="$1" ;;
+  esac
+  printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$(mirror)" "$suites" "$keyring"
+}
+
+# Runs an apt tool on private lists of one suite: apt_private SUITE TOOL ARGS...
+apt_private() {
+  lists="$cache/.apt/$1"
+  tool=$2
+  shift 2
+  "$tool" -o Dir::State="$lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists/cache" \
+    -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$lists/sources.list.d" \
+    -o Acquire::Check-Valid-Until=false -o APT::Sandbox::User=root "$@"
+}
+
+# The release (uname -r) of the newest generic amd64 kernel of a suite.
+newest() {
+  suite=$1
+  lists="$cache/.apt/$suite"
+  mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/sources.list.d"
+  sources "$suite" >"$lists/sources.list.d/lab.sources"
+  apt_private "$suite" apt-get -qq update || die 125 "the archive $(mirror) cannot be reached for $suite"
+  pin=linux-headers-amd64
+  case "$suite" in *-backports) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '/backports/ { print $3; exit }') ;;
+    *) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '{ print $3; exit }') ;;
+  esac
+  apt_private "$suite" apt-cache show "$pin=$version" | sed -n 's/^Depends:.*linux-headers-\([^ ,]*-amd64\).*/\1/p' |
+    head -n 1 | grep . || die 1 "no kernel headers found in $suite"
+}
+
+find_mmdebstrap() {
+  if command -v mmdebstrap >/dev/null 2>&1; then
+    mm=mmdebstrap
+    hooks=/usr/share/mmdebstrap/hooks
+    return
+  fi
+  mm="$cache/.mmdebstrap/usr/bin/mmdebstrap"
+  hooks="$cache/.mmdebstrap/usr/share/mmdebstrap/hooks"
+  [ -x "$mm" ] && return
+  mkdir -p "$cache/.mmdebstrap"
+  (cd "$cache/.mmdebstrap" && apt-get -qq -o APT::Sandbox::User=root download mmdebstrap && dpkg-deb -x mmdebstrap_*.deb . &&
+    rm -f mmdebstrap_*.deb) || die 125 "mmdebstrap is neither installed nor to be had from the archive"
+}
+
+check_host() {
+  [ "$(id -u)" -eq 0 ] || die 125 "extracting and entering a root needs root"
+  [ -r "$keyring" ] || die 125 "no $keyring (package debian-archive-keyring)"
+  mkdir -p "$cache"
+  free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$need_mb" ] || die 125 "$cache has $free MB free, a root needs $need_mb MB"
+}
+
+extract() {
+  suite=$1
+  base=${suite%-backports}
+  shift
+  dir="$cache/$suite"
+  rm -rf "$dir.new"
+  sources "$suite" >"$cache/$suite.sources"
+  [ "$suite" = qemu ] && base=trixie
+  "$mm" --quiet --mode=root --variant=extract "--hook-dir=$hooks/merged-usr" \
+    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"' "$@" \
+    "$base" "$dir.new" "$cache/$suite.sources" || die 1 "extracting $suite failed"
+  rm -f "$cache/$suite.sources"
+}
+
+get_qemu() {
+  extract qemu '--aptopt=APT::Default-Release "trixie-backports"' --include=qemu-system-x86
+  rm -rf "$cache/qemu"
+  mv "$cache/qemu.new" "$cache/qemu"
+}
+
+get_kernel() {
+  suite=$(suite_of "$1")
+  release=$(newest "$suite")
+  headers="linux-headers-$release"
+  if apt_private "$suite" apt-cache show "linux-binary-$release" >/dev/null 2>&1; then
+    image="linux-binary-$release,linux-modules-$release"
+  else
+    image="linux-image-$release"
+  fi
+  case "$suite" in *-backports) headers="$headers/$suite" ;; esac
+  extract "$suite" "--include=$image,$headers,$tools"
+  ln -sf mawk "$cache/$suite.new/usr/bin/awk"
+  depmod -b "$cache/$suite.new" "$release" 2>/dev/null || enter "$cache/$suite.new" depmod "$release"
+  echo "$release" >"$cache/$suite.new/.kz-release"
+  rm -rf "${cache:?}/$suite"
+  mv "$cache/$suite.new" "$cache/$suite"
+}
+
+get() {
+  for role in "$@"; do
+    dir=$(root_of "$role")
+    [ -d "$dir" ] && continue
+    check_host
+    find_mmdebstrap
+    echo "roots: fetching $role ($(suite_of "$role"))"
+    if [ "$role" = qemu ]; then get_qemu; else get_kernel "$role"; fi
+  done
+}
+
+have() { [ -d "$(root_of "$1")" ] || die 1 "$1 is not in the cache; first: roots.sh get $1"; }
+
+enter() {
+  dir=$1
+  shift
+  mkdir -p "$dir/proc" "$dir/root"
+  unshare -m sh -c 'd=$1; shift; mount -t proc proc "$d/proc"; mount --bind /dev/null "$d/dev/null" 2>/dev/null || :
+    exec chroot "$d" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C "$@"' sh "$dir" "$@"
+}
+
+# Builds a copy, so that the tree stays clean: OUT/<name of DIR>, and beside it the sibling folder `uapi` of DIR if any.
+build() {
+  role=$1
+  src=$(cd "$2" && pwd)
+  mkdir -p "$3"
+  out=$(cd "$3" && pwd)
+  shift 3
+  have "$role"
+  dir=$(root_of "$role")
+  release=$(cat "$dir/.kz-release")
+  name=$(basename "$src")
+  mkdir -p "$dir/root/mod" "$out/$name"
+  cp -a "$src/." "$out/$name/"
+  [ ! -d "$src/../uapi" ] || { mkdir -p "$out/uapi"; cp -a "$src/../uapi/." "$out/uapi/"; }
+  unshare -m sh -c 'd=$1 o=$2 r=$3 n=$4; shift 4; mount -t proc proc "$d/proc"; mount --bind "$o" "$d/root/mod"
+    exec chroot "$d" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C \
+    make -C "/lib/modules/$r/build" M="/root/mod/$n" "$@"' sh "$dir" "$out" "$release" "$name" "$@"
+}
+
+[ $# -ge 1 ] || usage
+verb=$1
+shift
+case "$verb" in
+  list)
+    for role in stable-1 stable backports sid qemu; do
+      dir=$(root_of "$role")
+      if [ -d "$dir" ]; then state=$(cat "$dir/.kz-release" 2>/dev/null || echo cached); else state=-; fi
+      printf '%-10s %-17s %s\n' "$role" "$(suite_of "$role")" "$state"
+    done
+    ;;
+  get) [ $# -ge 1 ] || usage; get "$@" ;;
+  path) [ $# -eq 1 ] || usage; have "$1"; root_of "$1" ;;
+  version) [ $# -eq 1 ] || usage; have "$1"; cat "$(root_of "$1")/.kz-release" ;;
+  run) [ $# -ge 2 ] || usage; role=$1; shift; have "$role"; enter "$(root_of "$role")" "$@" ;;
+  build) [ $# -ge 3 ] || usage; build "$@" ;;
+  *) usage ;;
+esac
