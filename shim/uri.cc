@@ -5,31 +5,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "shim/base/error.h"
+#include "shim/base/text.h"
 
 namespace kz {
 namespace {
 
 constexpr std::string_view schemes[] = {
     "softtpu", "vfio-user", "pci", "dump", "vfio", "dev", "adapter"};
-
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t change = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
-}
 
 void parse_options(std::string_view rest, Uri &uri) {
   while (!rest.empty()) {
@@ -57,7 +42,7 @@ Uri parse_uri(std::string_view text) {
           std::end(schemes)) {
     auto near = *std::min_element(
         std::begin(schemes), std::end(schemes), [&](auto a, auto b) {
-          return distance(uri.scheme, a) < distance(uri.scheme, b);
+          return edit_distance(uri.scheme, a) < edit_distance(uri.scheme, b);
         });
     bool looks_like_bdf = text.find('.') != std::string_view::npos &&
                           text.find(':') != std::string_view::npos &&

@@ -46,6 +46,9 @@ void check_identity(Transport &t) {
 TpuDevice::TpuDevice(std::unique_ptr<Transport> transport, Identity identity,
                      bool up)
     : identity_(std::move(identity)) {
+  // Registers answer only while memory decoding is on (PCI Express r6.0, 7.5.1.1.3).
+  ConfigSpace& c = transport->config();
+  c.write16(PCI_COMMAND, static_cast<uint16_t>(c.read16(PCI_COMMAND) | PCI_COMMAND_MEMORY));
   check_identity(*transport);
   unsigned bits = KZ_CAP_IOVA_BITS(transport->read32(KZ_REG_CAP));
   core_ = std::make_shared<Core>(std::move(transport), bits == 0 ? 64 : bits);

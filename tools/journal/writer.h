@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The one writer of a run's journal: an append-only file of JSON lines (docs/journal.md).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+namespace kz {
+
+// The host failed us: no space, no permission, another runner holds the run. The run cannot go on.
+class JournalError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class JournalWriter {
+ public:
+  enum class Mode { create, append };
+  // Takes the lock of the run's folder (another holder: JournalError) and opens `directory`/journal.jsonl.
+  // Appending cuts a torn last line off and goes on with its sequence. `create` refuses a journal that
+  // exists.
+  JournalWriter(const std::string& directory, Mode mode);
+  ~JournalWriter();
+  JournalWriter(const JournalWriter&) = delete;
+  JournalWriter& operator=(const JournalWriter&) = delete;
+
+  // Adds "v", "boot", "mono", "wall" and "seq" to the record and writes it as one line. `durable`: returns
+  // only when it is on disk. After a failure nothing more is written: what is on disk stays readable.
+  void write(nlohmann::json record, bool durable = false);
+  bool failed() const { return failed_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  void cut_torn_line();
+  [[noreturn]] void fail(const std::string& what, int err);
+
+  std::string path_, boot_;
+  int fd_ = -1;
+  int lock_ = -1;
+  uint64_t seq_ = 0;
+  uint64_t end_ = 0;  // bytes of whole lines
+  bool failed_ = false;
+};
+
+inline constexpr int journal_version = 1;
+
+}  // namespace kz

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tools/kangzao/runner/kernel_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+
+namespace kz {
+namespace {
+
+// How the kernel begins a report about itself; such a line counts whatever device it is about.
+constexpr std::string_view reports[] = {"BUG: ", "kernel BUG at", "Oops: ", "Oops:", "WARNING: CPU", "general protection fault",
+                                        "KASAN: ", "UBSAN: ", "KCSAN: ", "INFO: task ", "soft lockup", "hard LOCKUP",
+                                        "possible circular locking", "Kernel panic", "refcount_t: "};
+constexpr size_t most_context = 100;
+
+}  // namespace
+
+bool counts_against(const std::string& text, const std::vector<std::string>& names) {
+  for (auto& name : names)
+    if (!name.empty() && text.find(name) != std::string::npos) return true;
+  for (auto r : reports)
+    if (text.find(r) != std::string::npos) return true;
+  return false;
+}
+
+KernelLog::KernelLog(std::vector<std::string> names, const std::string& path) : names_(std::move(names)) {
+  fd_ = Fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd_ || ::lseek(fd_.get(), 0, SEEK_END) < 0) {
+    unreadable_ = fmt::format("{} cannot be read: {}", path, std::strerror(errno));
+    fd_.reset();
+  }
+}
+
+KernelLines KernelLog::take() {
+  KernelLines lines;
+  char record[8192];
+  while (fd_) {
+    ssize_t n = ::read(fd_.get(), record, sizeof record - 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EPIPE) {  // overwritten before it was read
+      lines.overrun = true;
+      continue;
+    }
+    if (n <= 0) break;
+    std::string text(record, static_cast<size_t>(n));
+    text = text.substr(0, text.find('\n'));
+    if (auto semicolon = text.find(';'); semicolon != std::string::npos) text.erase(0, semicolon + 1);
+    if (counts_against(text, names_)) lines.against.push_back(text);
+    else if (lines.context.size() < most_context) lines.context.push_back(text);
+  }
+  return lines;
+}
+
+unsigned long kernel_taint() {
+  std::ifstream in("/proc/sys/kernel/tainted");
+  unsigned long taint = 0;
+  in >> taint;
+  return taint;
+}
+
+}  // namespace kz

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The kernel log between two points of a run, and which of its lines count against a test.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shim/base/fd.h"
+
+namespace kz {
+
+struct KernelLines {
+  std::vector<std::string> against;  // name the device, its driver or its path, or are a BUG, oops or new taint
+  std::vector<std::string> context;  // the rest, at most 100
+  bool overrun = false;              // the ring buffer wrapped: lines were lost
+};
+
+class KernelLog {
+ public:
+  // `names`: strings that mean the device (BDF, driver, socket). Opens /dev/kmsg at its end.
+  explicit KernelLog(std::vector<std::string> names, const std::string& path = "/dev/kmsg");
+  // Empty when it can be read, else why not.
+  const std::string& unreadable() const { return unreadable_; }
+  // Everything since the last call.
+  KernelLines take();
+
+ private:
+  std::vector<std::string> names_;
+  std::string unreadable_;
+  Fd fd_;
+};
+
+// A line as /dev/kmsg gives it without its prefix: does it count against a test of a device with these names?
+bool counts_against(const std::string& text, const std::vector<std::string>& names);
+
+// /proc/sys/kernel/tainted, 0 where it cannot be read.
+unsigned long kernel_taint();
+
+}  // namespace kz

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// One test in its own process, from start to verdict.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/journal/verdict.h"
+#include "tools/kangzao/runner/catalog.h"
+
+namespace kz {
+
+struct TestOutcome {
+  Verdict verdict = Verdict::crash;
+  std::string reason;
+  nlohmann::json failures = nlohmann::json::array();
+  double seconds = 0;
+  std::string hang;         // where it hung, after a time-out
+  std::string output;       // last part of what it printed
+  std::string last_danger;  // the step it announced last
+  int leftovers = 0;        // processes it left behind
+  bool left_running = false;  // it hangs and may not be killed
+  bool interrupted = false;   // we were told to stop
+};
+
+struct TestRun {
+  const TestDeclaration& test;
+  std::string uri, profile, run_dir;
+  uint64_t seed = 0;
+  bool may_kill = true;  // SIGKILL allowed
+  // Every record the test hands over, already an object; `durable` ones must be on disk on return.
+  std::function<void(nlohmann::json record, bool durable)> record;
+  std::function<bool()> stop;  // asked whenever something happens
+  pid_t device_process = -1;   // not to be taken for a leftover
+};
+
+TestOutcome run_test(const TestRun& run);
+
+}  // namespace kz

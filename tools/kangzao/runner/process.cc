@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tools/kangzao/runner/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "shim/base/error.h"
+
+extern char** environ;
+
+namespace kz {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t most_output = 4 << 20;
+
+std::vector<std::string> merged_environment(const Environment& extra) {
+  std::vector<std::string> out;
+  for (char** e = environ; *e != nullptr; ++e) {
+    std::string_view entry(*e);
+    if (!extra.contains(std::string(entry.substr(0, entry.find('='))))) out.emplace_back(entry);
+  }
+  for (auto& [name, value] : extra) out.push_back(name + "=" + value);
+  return out;
+}
+
+std::string slurp(const fs::path& path, size_t most = 4096) {
+  std::ifstream in(path);
+  std::string text(most, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(most));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (auto& w : words) out.push_back(w.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+}  // namespace
+
+pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep, int output) {
+  std::vector<std::string> words = argv, variables = merged_environment(extra);
+  std::vector<char*> args = pointers(words), env = pointers(variables);
+  pid_t parent = ::getpid(), pid = ::fork();
+  if (pid < 0) throw_errno("start", argv[0]);
+  if (pid > 0) return pid;
+  // Between fork and exec: system calls only.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);
+  ::setpgid(0, 0);
+  for (int s : {SIGINT, SIGTERM, SIGPIPE}) ::signal(s, SIG_DFL);
+  int null = ::open("/dev/null", O_RDONLY);
+  if (null >= 0) ::dup2(null, STDIN_FILENO);
+  if (output >= 0) {
+    ::dup2(output, STDOUT_FILENO);
+    ::dup2(output, STDERR_FILENO);
+  }
+  for (int fd : keep) ::fcntl(fd, F_SETFD, 0);
+  ::execve(args[0], args.data(), env.data());
+  ::_exit(127);
+}
+
+Captured run_captured(const std::vector<std::string>& argv, const Environment& extra, std::chrono::milliseconds limit) {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("create", "pipe");
+  Fd in(fds[0]), out(fds[1]);
+  pid_t pid = spawn(argv, extra, {}, out.get());
+  out.reset();
+  Captured got;
+  Deadline deadline(limit);
+  for (bool open = true; open;) {
+    pollfd p{in.get(), POLLIN, 0};
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
+    int n = ::poll(&p, 1, static_cast<int>(left));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      got.timed_out = true;
+      ::kill(-pid, SIGKILL);
+      ::kill(pid, SIGKILL);
+      break;
+    }
+    char buffer[8192];
+    ssize_t r = ::read(in.get(), buffer, sizeof buffer);
+    open = r > 0 || (r < 0 && errno == EINTR);
+    if (r > 0 && got.output.size() < most_output) got.output.append(buffer, static_cast<size_t>(r));
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!got.timed_out) got.status = status;
+  return got;
+}
+
+std::string describe_status(int status) {
+  if (status == -1) return "no answer in time";
+  if (WIFEXITED(status)) return fmt::format("exit {}", WEXITSTATUS(status));
+  if (WIFSIGNALED(status)) return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  return fmt::format("status {:#x}", status);
+}
+
+std::string describe_hang(pid_t pid) {
+  std::string out;
+  std::error_code ec;
+  int threads = 0;
+  for (auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid), ec)) {
+    if (++threads > 16) break;
+    std::istringstream status(slurp(task.path() / "status"));
+    std::string state = "?";
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("State:")) state = line.substr(7);
+    out += fmt::format("thread {} {}: {}; wchan {}; syscall {}\n", task.path().filename().string(), slurp(task.path() / "comm"), state,
+                       slurp(task.path() / "wchan"), slurp(task.path() / "syscall"));
+    if (auto stack = slurp(task.path() / "stack"); !stack.empty()) out += stack + "\n";
+  }
+  return out.empty() ? "the process is gone" : out;
+}
+
+std::map<pid_t, std::string> children() {
+  std::map<pid_t, std::string> out;
+  std::istringstream list(slurp(fmt::format("/proc/self/task/{}/children", ::getpid()), 65536));
+  for (pid_t pid; list >> pid;) {
+    std::string cmd = slurp(fmt::format("/proc/{}/cmdline", pid));
+    std::replace(cmd.begin(), cmd.end(), '\0', ' ');
+    out[pid] = cmd;
+  }
+  return out;
+}
+
+void become_subreaper() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("become", "subreaper");
+}
+
+std::string program_directory() {
+  std::error_code ec;
+  auto self = fs::read_symlink("/proc/self/exe", ec);
+  if (ec) throw_errno("read", "/proc/self/exe", ec.value());
+  return self.parent_path();
+}
+
+}  // namespace kz

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tools/kangzao/runner/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tools/report/terminal.h"
+
+namespace kz {
+
+static std::string clock_text(double s) {
+  auto n = static_cast<long>(s);
+  return n >= 3600 ? fmt::format("{}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60) : fmt::format("{}:{:02}", n / 60, n % 60);
+}
+
+Progress::Progress(size_t total, bool quiet)
+    : total_(total), quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1), colour_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
+
+void Progress::clear_line() {
+  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::begin(const std::string& id) {
+  if (quiet_ || !terminal_) return;
+  double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  std::string left = done_ == 0 ? "" : fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) * static_cast<double>(total_ - std::min(done_, total_))));
+  clear_line();
+  fmt::print(stderr, "[{}/{}] {}  ({}{})", done_ + 1, total_, id, clock_text(elapsed), left);
+  std::fflush(stderr);
+}
+
+void Progress::end(const std::string& id, Verdict v, double seconds, const std::string& reason) {
+  ++done_;
+  if (quiet_) return;
+  clear_line();
+  std::string why = v == Verdict::pass || reason.empty() ? "" : "  " + printable(reason.substr(0, reason.find('\n'))).substr(0, 160);
+  fmt::print(stderr, "{:>3}/{} {} {:<44} {:>7.2f} s{}\n", done_, total_, colourise(v, fmt::format("{:<11}", to_string(v)), colour_), id, seconds, why);
+  std::fflush(stderr);
+}
+
+void Progress::note(const std::string& text) {
+  if (quiet_) return;
+  clear_line();
+  fmt::print(stderr, "        {}\n", printable(text));
+  std::fflush(stderr);
+}
+
+}  // namespace kz

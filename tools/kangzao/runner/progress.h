@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// What a person sees while tests run: one changing line on a terminal, one line a test in a pipe.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "tools/journal/verdict.h"
+
+namespace kz {
+
+class Progress {
+ public:
+  // `expected_s`: sum of guesses for what is left; only used for the estimate.
+  Progress(size_t total, bool quiet);
+  void begin(const std::string& id);
+  void end(const std::string& id, Verdict v, double seconds, const std::string& reason);
+  void note(const std::string& text);
+
+ private:
+  void clear_line();
+
+  size_t total_, done_ = 0;
+  bool quiet_, terminal_, colour_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace kz

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The order of a run. One test is in one_test.cc; the device between tests in run_device.cc.
+#include "tools/kangzao/runner/run.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "shim/base/error.h"
+#include "tools/kangzao/runner/environment.h"
+#include "tools/kangzao/runner/process.h"
+#include "tools/kangzao/runner/safety.h"
+#include "tools/report/formats.h"
+
+namespace kz {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+volatile sig_atomic_t stop_signal = 0;
+
+std::vector<int> levels_of(const std::vector<TestDeclaration>& tests, const Selection& s) {
+  std::set<int> levels;
+  if (s.filters.empty() && s.groups.empty() && s.levels.empty() && s.labels.empty()) levels = {1, 2, 3, 4};
+  for (auto& t : tests) levels.insert(t.level);
+  return {levels.begin(), levels.end()};
+}
+
+void create_run_directory(const std::string& directory) {
+  std::error_code ec;
+  bool existed = fs::exists(directory, ec);
+  if (existed && (!fs::is_directory(directory, ec) || !fs::is_empty(directory, ec)))
+    throw JournalError("output " + directory + " is there already; name another with --output");
+  fs::create_directories(directory, ec);
+  if (ec) throw JournalError(fmt::format("create output {}: {}", directory, ec.message()));
+}
+
+}  // namespace
+
+bool told_to_stop() { return stop_signal != 0; }
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int s) { stop_signal = s; };  // no SA_RESTART: waits return
+  for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file limit shows as EFBIG
+}
+
+json RunOptions::to_json() const {
+  const Selection& s = selection;
+  return {{"device", device}, {"profile", s.profile}, {"filters", s.filters}, {"groups", s.groups}, {"labels", s.labels},
+          {"without_labels", s.without_labels}, {"levels", s.levels}, {"repeat", repeat}, {"until_fail", until_fail},
+          {"stop_on_fail", stop_on_fail}, {"seed", std::to_string(seed)}, {"retries", retries}, {"destructive", destructive}, {"i_know", i_know}};
+}
+
+RunOptions RunOptions::from_json(const json& j) {
+  RunOptions o;
+  using strings = std::vector<std::string>;
+  o.device = j.value("device", o.device);
+  o.selection = {j.value("profile", "quick"), j.value("filters", strings()), j.value("groups", strings()), j.value("labels", strings()),
+                 j.value("without_labels", strings()), j.value("levels", std::vector<int>())};
+  o.repeat = j.value("repeat", 1);
+  o.until_fail = j.value("until_fail", false);
+  o.stop_on_fail = j.value("stop_on_fail", false);
+  o.seed = std::stoull(j.value("seed", "1"));
+  o.retries = j.value("retries", 3);
+  o.destructive = j.value("destructive", false);
+  o.i_know = j.value("i_know", false);
+  return o;
+}
+
+Runner::Runner(Resumed, RunOptions options, std::string directory, bool quiet)
+    : options_(std::move(options)), directory_(fs::absolute(directory)), quiet_(quiet), uri_(parse_uri(options_.device)) {}
+
+Runner::Runner(RunOptions options, std::string directory, bool quiet) : Runner(Resumed{}, std::move(options), std::move(directory), quiet) {
+  tests_ = select_tests(load_catalog(program_directory(), options_.selection.profile), options_.selection);
+  create_run_directory(directory_);
+  journal_ = std::make_unique<JournalWriter>(directory_, JournalWriter::Mode::create);
+}
+
+std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet) {
+  Journal journal = read_journal(directory);
+  const json* start = nullptr;
+  for (auto& r : journal.records)
+    if (text_of(r, "type") == "run-start") start = &r;
+  if (start == nullptr || !start->contains("options"))
+    throw JournalError("the journal in " + directory + " has no start record; run again from the beginning");
+  std::unique_ptr<Runner> runner(new Runner(Resumed{}, RunOptions::from_json((*start)["options"]), directory, quiet));
+  std::set<std::string> wanted;
+  for (auto& t : start->value("tests", json::array())) wanted.insert(text_of(t, "id"));
+  for (auto& t : load_catalog(program_directory(), runner->options_.selection.profile))
+    if (wanted.erase(t.id) > 0) runner->tests_.push_back(t);
+  if (!wanted.empty()) throw JournalError("test " + *wanted.begin() + " of that run is not in this build; build the version that started it");
+  for (auto& r : journal.records) {
+    std::string type = text_of(r, "type"), id = text_of(r, "id");
+    if (type == "test-start") runner->dead_test_ = id, runner->dead_danger_.clear();
+    if (type == "danger" && id == runner->dead_test_) runner->dead_danger_ = text_of(r, "step");
+    if (type == "verdict") {
+      if (parse_verdict(text_of(r, "verdict")) != Verdict::not_run) ++runner->done_[id];
+      runner->dead_test_.clear();
+    }
+  }
+  runner->journal_ = std::make_unique<JournalWriter>(runner->directory_, JournalWriter::Mode::append);
+  runner->journal_->write({{"type", "resume"}, {"after", runner->dead_test_}}, true);
+  return runner;
+}
+
+void Runner::write_start(const ProbeResult& probe) {
+  json environment = host_environment();
+  if (probe.ok) environment["device"] = probe.data;
+  json tests = json::array();
+  for (auto& t : tests_) tests.push_back({{"id", t.id}, {"level", t.level}});
+  journal_->write({{"type", "run-start"}, {"device", options_.device}, {"profile", options_.selection.profile},
+                   {"seed", std::to_string(options_.seed)}, {"repeat", options_.repeat}, {"levels", levels_of(tests_, options_.selection)},
+                   {"options", options_.to_json()}, {"environment", environment}, {"tests", tests}}, true);
+}
+
+std::string Runner::refusal(const TestDeclaration& t) const {
+  if (t.has_label("destructive") && !is_softtpu()) {
+    if (!options_.destructive) return "destructive, and --destructive was not given";
+    if (!inhabitants_.empty() && !options_.i_know) return fmt::format("refused: {} (--i-know to do it all the same)", inhabitants_.front());
+  }
+  return {};
+}
+
+RunSummary Runner::go() {
+  bool resumed = !done_.empty() || !dead_test_.empty();
+  become_subreaper();
+  int repeat = options_.until_fail ? 1 << 30 : options_.repeat;
+  progress_ = std::make_unique<Progress>(tests_.size() * static_cast<size_t>(options_.until_fail ? 1 : repeat), quiet_);
+  if (!dead_test_.empty()) {
+    for (auto& t : tests_)
+      if (t.id == dead_test_) {
+        TestOutcome out;
+        out.reason = "the run ended while it ran" + (dead_danger_.empty() ? "" : ", after the step: " + dead_danger_);
+        verdict(t, out, options_.seed);
+      }
+  }
+  bool ready = prepare();
+  (void)resumed;
+  for (int i = 0; i < repeat && ready && !lost_ && !told_to_stop(); ++i) {
+    for (auto& t : tests_) {
+      if (lost_ || told_to_stop() || (failed_ && (options_.stop_on_fail || options_.until_fail))) break;
+      if (done_[t.id] > i) continue;
+      run_one(t, i);
+    }
+    if (failed_ && (options_.until_fail || options_.stop_on_fail)) break;
+  }
+  for (auto& t : tests_)
+    if (done_[t.id] == 0 && !told_to_stop())
+      verdict_without_run(t, Verdict::not_run, lost_ ? "the device was lost before" : "an earlier test was not clean");
+  finish(told_to_stop() ? "interrupted" : lost_ ? "device-lost" : "complete");
+  return summarize(read_journal(directory_));
+}
+
+void Runner::run_one(const TestDeclaration& t, int iteration) {
+  if (std::string why = refusal(t); !why.empty()) return verdict_without_run(t, Verdict::skip, why);
+  uint64_t seed = options_.seed + static_cast<uint64_t>(iteration);
+  progress_->begin(t.id);
+  journal_->write({{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
+  TestOutcome out = attempt(t, seed, true);
+  if (out.interrupted) return;
+  judge_kernel_log(t, out);
+  settle(t, out);
+  verdict(t, out, seed);
+  if (out.verdict == Verdict::fail && !lost_) retry(t, seed);
+}
+
+TestOutcome Runner::attempt(const TestDeclaration& t, uint64_t seed, bool keep_records) {
+  TestRun run{.test = t, .uri = test_uri_, .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
+              .run_dir = directory_, .seed = seed, .may_kill = may_kill(),
+              .record = [&](json record, bool durable) { if (keep_records || durable) journal_->write(std::move(record), durable); },
+              .stop = told_to_stop, .device_process = softtpu_ ? softtpu_->pid() : -1};
+  return run_test(run);
+}
+
+// Says only whether the failure is hard or intermittent; the verdict stands.
+void Runner::retry(const TestDeclaration& t, uint64_t seed) {
+  int failed = 0, tried = 0;
+  for (; tried < options_.retries && !told_to_stop() && !lost_; ++tried) {
+    TestOutcome out = attempt(t, seed, false);
+    if (out.interrupted) return;
+    failed += out.verdict == Verdict::pass || out.verdict == Verdict::warn ? 0 : 1;
+    settle(t, out);
+    journal_->write({{"type", "retry"}, {"id", t.id}, {"verdict", to_string(out.verdict)}, {"reason", out.reason}});
+  }
+  if (tried == 0) return;
+  std::string text = failed == tried ? fmt::format("hard: {} of {} retries failed too", failed, tried)
+                                     : fmt::format("intermittent: {} of {} retries failed", failed, tried);
+  journal_->write({{"type", "retries"}, {"id", t.id}, {"failed", failed}, {"of", tried}, {"text", text}});
+}
+
+std::string Runner::rerun_line(const TestDeclaration& t, uint64_t seed) const {
+  return fmt::format("kangzao run --device '{}' --profile {} --filter {} --seed {}{}", options_.device, options_.selection.profile, t.id,
+                     seed, options_.destructive ? " --destructive" : "");
+}
+
+void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed) {
+  json record = {{"type", "verdict"}, {"id", t.id}, {"level", t.level}, {"verdict", to_string(out.verdict)}, {"reason", out.reason},
+                 {"seconds", out.seconds}, {"seed", std::to_string(seed)}, {"failures", out.failures}};
+  bool clean = out.verdict == Verdict::pass || out.verdict == Verdict::skip;
+  if (!clean) {
+    record["rerun"] = rerun_line(t, seed);
+    if (!out.output.empty()) record["output"] = out.output.substr(out.output.size() > 16384 ? out.output.size() - 16384 : 0);
+    if (!out.hang.empty()) record["hang"] = out.hang;
+  }
+  journal_->write(std::move(record), true);
+  ++done_[t.id];
+  failed_ |= !clean && out.verdict != Verdict::blocked;
+  progress_->end(t.id, out.verdict, out.seconds, out.reason);
+}
+
+void Runner::verdict_without_run(const TestDeclaration& t, Verdict v, const std::string& reason) {
+  journal_->write({{"type", "verdict"}, {"id", t.id}, {"level", t.level}, {"verdict", to_string(v)}, {"reason", reason}, {"seconds", 0}});
+  ++done_[t.id];
+  progress_->end(t.id, v, 0, reason);
+}
+
+void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
+  KernelLines lines = kernel_->take();
+  for (auto& line : lines.against)
+    journal_->write({{"type", "evidence"}, {"id", t.id}, {"kind", "kernel.log"}, {"detail", {{"line", line}}}});
+  if (!lines.context.empty()) journal_->write({{"type", "kernel-context"}, {"id", t.id}, {"lines", lines.context}, {"overrun", lines.overrun}});
+  unsigned long taint = kernel_taint();
+  bool tainted = taint != taint_;
+  taint_ = taint;
+  std::string dirt;
+  if (!lines.against.empty()) dirt = fmt::format("the kernel log has {} lines about it, first: {}", lines.against.size(), lines.against.front());
+  if (tainted) dirt += fmt::format("{}the kernel is newly tainted ({:#x})", dirt.empty() ? "" : "; ", taint);
+  if (out.leftovers > 0) dirt += fmt::format("{}it left {} processes behind", dirt.empty() ? "" : "; ", out.leftovers);
+  if (dirt.empty() || out.verdict != Verdict::pass) return;
+  out.verdict = Verdict::warn;
+  out.reason = dirt;
+}
+
+void Runner::finish(const char* how) {
+  softtpu_.reset();
+  RunSummary now = summarize(read_journal(directory_));
+  now.interrupted = told_to_stop();
+  json counts;
+  for (Verdict v : all_verdicts) counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
+  journal_->write({{"type", "run-end"}, {"how", how}, {"exit", exit_code(now)}, {"counts", counts}, {"proved", now.proved}, {"not_proved", now.not_proved}}, true);
+  std::ofstream junit(directory_ + "/junit.xml");
+  junit << to_junit(summarize(read_journal(directory_)));
+  if (!junit.flush()) throw JournalError("write " + directory_ + "/junit.xml: no room or no permission");
+}
+
+}  // namespace kz

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// A run: tests one after another, the journal, the device between them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shim/softtpu_process.h"
+#include "shim/uri.h"
+#include "tools/journal/writer.h"
+#include "tools/kangzao/runner/catalog.h"
+#include "tools/kangzao/runner/kernel_log.h"
+#include "tools/kangzao/runner/one_test.h"
+#include "tools/kangzao/runner/probe.h"
+#include "tools/kangzao/runner/progress.h"
+#include "tools/report/run_summary.h"
+
+namespace kz {
+
+struct RunOptions {
+  std::string device = "softtpu:";
+  Selection selection;
+  int repeat = 1;
+  bool until_fail = false;    // repeat for ever, stop at the first failure
+  bool stop_on_fail = false;  // skip what is left after the first test that is not clean
+  uint64_t seed = 1;
+  int retries = 3;
+  bool destructive = false;
+  bool i_know = false;
+  nlohmann::json to_json() const;
+  static RunOptions from_json(const nlohmann::json& j);
+};
+
+class Runner {
+ public:
+  // Creates `directory` (which must be new or empty) and its journal. Throws Error(usage) for a bad selection or URI,
+  // JournalError for trouble with the folder.
+  Runner(RunOptions options, std::string directory, bool quiet);
+  // Goes on with a run that ended before its time: the test that was running gets verdict crash.
+  static std::unique_ptr<Runner> resume(const std::string& directory, bool quiet);
+
+  // Runs what is selected and not done. Returns what the journal says then. Throws JournalError.
+  RunSummary go();
+
+ private:
+  struct Resumed {};
+  Runner(Resumed, RunOptions options, std::string directory, bool quiet);
+  void write_start(const ProbeResult& probe);
+  bool prepare();
+  void start_softtpu();
+  std::string refusal(const TestDeclaration& t) const;
+  void run_one(const TestDeclaration& t, int iteration);
+  void settle(const TestDeclaration& t, TestOutcome& out);
+  bool restore_device(const std::string& why, TestOutcome& out);
+  void retry(const TestDeclaration& t, uint64_t seed);
+  TestOutcome attempt(const TestDeclaration& t, uint64_t seed, bool keep_records);
+  void verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed);
+  void verdict_without_run(const TestDeclaration& t, Verdict v, const std::string& reason);
+  void judge_kernel_log(const TestDeclaration& t, TestOutcome& out);
+  bool is_softtpu() const { return uri_.scheme == "softtpu"; }
+  bool may_kill() const { return is_softtpu() || options_.destructive; }
+  std::string rerun_line(const TestDeclaration& t, uint64_t seed) const;
+  void finish(const char* how);
+
+  RunOptions options_;
+  std::string directory_;
+  bool quiet_;
+  Uri uri_;
+  std::string test_uri_;  // what the tests open
+  std::vector<TestDeclaration> tests_;
+  std::unique_ptr<JournalWriter> journal_;
+  std::unique_ptr<SoftTpuProcess> softtpu_;
+  std::unique_ptr<KernelLog> kernel_;
+  std::unique_ptr<Progress> progress_;
+  std::map<std::string, int> done_;  // verdicts per test so far
+  std::vector<std::string> inhabitants_;
+  unsigned long taint_ = 0;
+  bool lost_ = false;     // the device did not come back: stop
+  bool failed_ = false;   // something was not clean
+  std::string dead_test_, dead_danger_;
+};
+
+// Set by SIGINT and SIGTERM after catch_signals().
+bool told_to_stop();
+void catch_signals();
+
+}  // namespace kz

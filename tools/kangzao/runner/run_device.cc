@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The device around the tests of a run: starting it, its health, bringing it back.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "shim/base/error.h"
+#include "tools/kangzao/runner/probe.h"
+#include "tools/kangzao/runner/run.h"
+#include "tools/kangzao/runner/safety.h"
+
+namespace kz {
+namespace fs = std::filesystem;
+namespace {
+
+// sun_path holds 107 bytes; a run's folder may be deeper than that.
+constexpr size_t longest_socket_folder = 85;
+
+bool needs_health_check(const TestDeclaration& t, const TestOutcome& out) {
+  return t.has_label("destructive") || (out.verdict != Verdict::pass && out.verdict != Verdict::skip && out.verdict != Verdict::warn &&
+                                        out.verdict != Verdict::blocked);
+}
+
+}  // namespace
+
+void Runner::start_softtpu() {
+  SoftTpuSpec spec{.options = uri_.options, .directory = directory_.size() <= longest_socket_folder ? directory_ : "", .extra = {}};
+  if (!spec.options.contains("log")) spec.options["log"] = directory_ + "/softtpu.log";
+  softtpu_ = std::make_unique<SoftTpuProcess>(spec);
+  test_uri_ = "vfio-user:" + softtpu_->socket();
+}
+
+// Everything before the first test. False: no test can run, and each has its verdict.
+bool Runner::prepare() {
+  test_uri_ = options_.device;
+  std::string trouble;
+  if (is_softtpu()) {
+    std::error_code ec;
+    for (const char* stale : {"/softtpu.sock", "/softtpu.ctl"}) fs::remove(directory_ + stale, ec);
+    start_softtpu();
+  }
+  ProbeResult probe = probe_device(test_uri_);
+  std::vector<std::string> names;
+  if (uri_.scheme == "pci" || uri_.scheme == "vfio") {
+    names.push_back(uri_.path);
+    if (probe.ok && probe.data.contains("bdf")) inhabitants_ = inhabitants(parse_bdf(probe.data["bdf"].get<std::string>()));
+  }
+  kernel_ = std::make_unique<KernelLog>(names);
+  taint_ = kernel_taint();
+  if (done_.empty()) write_start(probe);
+  if (!kernel_->unreadable().empty())
+    journal_->write({{"type", "note"}, {"text", "kernel log not watched: " + kernel_->unreadable()}});
+  for (auto& who : inhabitants_) journal_->write({{"type", "inhabitant"}, {"text", who}});
+  if (probe.ok) return true;
+  if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
+  // A host-only test needs no device; the rest cannot be judged.
+  bool any = false;
+  for (auto& t : tests_) {
+    if (done_[t.id] > 0) continue;
+    if (t.has_label("host")) any = true;
+    else verdict_without_run(t, Verdict::blocked, probe.text);
+  }
+  return any;
+}
+
+// After a test: is the device still good? A device that comes back turns device-lost into fail.
+void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
+  if (out.left_running) {
+    lost_ = true;
+    journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", "a test hangs on the device and is left alone"}}, true);
+    return;
+  }
+  bool dead = softtpu_ && !softtpu_->running();
+  if (!dead && !needs_health_check(t, out)) return;
+  if (t.has_label("host") && !dead) return;
+  if (!dead) {
+    ProbeResult health = check_health(test_uri_);
+    journal_->write({{"type", "health"}, {"id", t.id}, {"ok", health.ok}, {"text", health.text}, {"detail", health.data}});
+    if (health.ok) {
+      if (out.verdict == Verdict::device_lost) out.verdict = Verdict::fail, out.reason = "device lost, it came back by itself: " + out.reason;
+      return;
+    }
+    if (out.verdict == Verdict::pass || out.verdict == Verdict::warn) {
+      out.verdict = Verdict::fail;
+      out.reason = "the device is not healthy afterwards: " + health.text;
+    }
+    if (restore_device(health.text, out)) return;
+  } else if (restore_device("its process ended", out)) {
+    return;
+  }
+  out.verdict = Verdict::device_lost;
+  lost_ = true;
+  journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", out.reason}}, true);
+}
+
+bool Runner::restore_device(const std::string& why, TestOutcome& out) {
+  bool restarted = false;
+  auto restart = [&] {
+    softtpu_.reset();
+    start_softtpu();
+    restarted = true;
+  };
+  if (softtpu_ && !softtpu_->running()) restart();
+  ProbeResult back = recover_device(test_uri_);
+  // Our own model can be power-cycled.
+  if (!back.ok && softtpu_ && !restarted) {
+    restart();
+    back = recover_device(test_uri_);
+  }
+  std::string how = restarted ? "softtpu was started again" : "by " + back.data.value("tried", nlohmann::json::array()).dump();
+  journal_->write({{"type", "recovery"}, {"ok", back.ok}, {"text", back.ok ? fmt::format("device recovered ({}) after: {}", how, why) : "device not recovered: " + back.text}}, true);
+  if (!back.ok) {
+    out.reason = fmt::format("{}; no recovery: {}", out.reason.empty() ? why : out.reason, back.text);
+    return false;
+  }
+  if (out.verdict == Verdict::device_lost || out.verdict == Verdict::pass || out.verdict == Verdict::warn) {
+    out.verdict = Verdict::fail;
+    out.reason = fmt::format("device lost ({}), recovered: {}", why, out.reason.empty() ? how : out.reason);
+  }
+  return true;
+}
+
+}  // namespace kz
