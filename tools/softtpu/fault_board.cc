@@ -56,7 +56,8 @@ void check_keys(const json& object, std::initializer_list<std::string_view> know
 }
 
 uint64_t whole(const json& v, const std::string& target, const std::string& key, uint64_t max = UINT64_MAX) {
-  if (v.is_number_unsigned() && v.get<uint64_t>() <= max) return v.get<uint64_t>();
+  bool natural = v.is_number_unsigned() || (v.is_number_integer() && v.get<int64_t>() >= 0);
+  if (natural && v.get<uint64_t>() <= max) return v.get<uint64_t>();
   refuse(target, "\"" + key + "\" must be a whole number from 0 to " + std::to_string(max));
 }
 
