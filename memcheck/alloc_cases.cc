@@ -4,6 +4,7 @@
 
 #include "memcheck/arena.h"
 #include "memcheck/march_run.h"
+#include "tests/harness/diagnose.h"
 #include "tests/harness/test.h"
 
 namespace kz::memcheck {
@@ -29,16 +30,7 @@ void alloc_wrong(const std::string& asked, const std::string& expected, const st
 }
 
 void report_silence(Device& device, const Error& e, const std::string& after) {
-  auto beat = [&] { return device.telemetry().heartbeat; };
-  auto before = beat();
-  for (Deadline deadline(500ms); !deadline.passed() && beat() == before;) continue;
-  evidence(ev::no_completion, {{"command", "HBM_ALLOC"},
-                               {"budget_ms", 5000},
-                               {"others", "unknown"},
-                               {"heartbeat", !before            ? "unknown"
-                                             : beat() == before ? "stopped"
-                                                                : "alive"},
-                               {"after", after}});
+  report_stall(device, {.command = "HBM_ALLOC", .after = after, .budget = 5s});
   ADD_FAILURE() << e.what();
 }
 

@@ -27,7 +27,7 @@ KZ_TEST(
   MarchRunner runner(arena);
   MarchTest test = parse_march("own-address", "⇑w0;⇑r0w1;⇓r1w0;⇑r0");
   march_and_report(arena, runner, test, {.pattern = 0, .own_address = true},
-                   runner.affordable(test, duration<double>(4 * scale())));
+                   runner.affordable(test, duration<double>(8 * scale())));
 }
 
 KZ_TEST(hbm, march_ss,
@@ -35,7 +35,7 @@ KZ_TEST(hbm, march_ss,
          .level = 2,
          .needs = {Cap::queues, Cap::contexts, Cap::hbm_alloc, Cap::march},
          .limit = 60s}) {
-  table_march(device(), "SS", duration<double>(5 * scale()));
+  table_march(device(), "SS", duration<double>(8 * scale()));
 }
 
 KZ_TEST(hbm, march_sl,
@@ -43,7 +43,7 @@ KZ_TEST(hbm, march_sl,
          .level = 3,
          .needs = {Cap::queues, Cap::contexts, Cap::hbm_alloc, Cap::march},
          .limit = 60s}) {
-  table_march(device(), "SL", duration<double>(6 * scale()));
+  table_march(device(), "SL", duration<double>(3 * scale()));
 }
 
 KZ_TEST(hbm, word_backgrounds,
@@ -56,7 +56,7 @@ KZ_TEST(hbm, word_backgrounds,
   MarchTest test = march("C-");
   auto backgrounds = word_backgrounds().subspan(1);  // solid is March SS's
   auto regions =
-      runner.affordable(test, duration<double>(6 * scale()) / static_cast<double>(backgrounds.size()));
+      runner.affordable(test, duration<double>(4 * scale()), static_cast<unsigned>(backgrounds.size()));
   for (uint64_t pattern : backgrounds)
     if (!march_and_report(arena, runner, test, {.pattern = pattern}, regions)) break;
 }
@@ -70,7 +70,7 @@ KZ_TEST(hbm, retention,
   MarchRunner runner(arena);
   runner.set_pause(std::chrono::milliseconds(static_cast<int>(400 * scale())));
   MarchTest test = march("retention");
-  auto regions = runner.affordable(parse_march("cost", "⇕w0;⇕r0w1;⇕r1"), duration<double>(3 * scale()));
+  auto regions = runner.affordable(parse_march("cost", "⇕w0;⇕r0w1;⇕r1"), duration<double>(2 * scale()));
   march_and_report(arena, runner, test, {}, regions);
 }
 
@@ -85,7 +85,7 @@ KZ_TEST(hbm, hammer_reads,
                                "⇕w0;⇑r0r0r0r0r0r0r0r0r0r0r0r0;⇓r0r0r0r0r0r0r0r0r0r0r0r0;⇕w1;"
                                "⇑r1r1r1r1r1r1r1r1r1r1r1r1");
   march_and_report(arena, runner, test, {.pattern = 0xa5a5a5a55a5a5a5a},
-                   runner.affordable(test, duration<double>(4 * scale())));
+                   runner.affordable(test, duration<double>(2 * scale())));
 }
 
 }  // namespace

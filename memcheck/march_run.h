@@ -57,9 +57,10 @@ class MarchRunner {
   // with another status than ok or poison.
   MarchOutcome run(const MarchTest& test, const Background& background, const std::vector<Region>& regions);
 
-  // What the test can cover of the arena within `budget`, by the speed it has on the first piece. At least
-  // one piece.
-  std::vector<Region> affordable(const MarchTest& test, std::chrono::duration<double> budget);
+  // What `repeats` runs of the test can cover of the arena within `budget`, by the speed it has on the first
+  // piece. At least one piece; all regions where the budget allows.
+  std::vector<Region> affordable(const MarchTest& test, std::chrono::duration<double> budget,
+                                 unsigned repeats = 1);
 
   // The failing words once more, each with its page, three times: "hard" when each of them fails always, else
   // "intermittent".

@@ -24,14 +24,14 @@ KZ_TEST(hbm, march_hot,
          .limit = 60s}) {
   auto warm = device().create_context();
   Heater heater(device(), *warm);
-  Heat heat = heater.until_plateau(duration<double>(5 * scale()));
+  Heat heat = heater.until_plateau(duration<double>(4 * scale()));
   metric("hot_march_celsius", heat.end_celsius, "C");
   Arena arena(device());
   MarchRunner runner(arena);
   runner.set_between([&] { heater.step(); });
   MarchTest test = march("C-");
   march_and_report(arena, runner, test, {.pattern = 0x5555555555555555},
-                   runner.affordable(test, duration<double>(2.5 * scale())));
+                   runner.affordable(test, duration<double>(1 * scale())));
 }
 
 KZ_TEST(hbm, row_hammer,
@@ -41,7 +41,7 @@ KZ_TEST(hbm, row_hammer,
          .limit = 60s}) {
   if (!caps().limits.hbm_geometry) skip("the device does not tell how an address falls into rows");
   Arena arena(device());
-  HammerPlan plan{.accesses = 24000, .budget = duration<double>(6 * scale())};
+  HammerPlan plan{.accesses = 24000, .budget = duration<double>(3 * scale())};
   HammerOutcome out = hammer(arena, plan, rng());
   metric("hammered_rows", static_cast<double>(out.rows), "rows");
   metric("hammer_covered", 100 * out.covered, "%");

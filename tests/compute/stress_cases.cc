@@ -171,7 +171,7 @@ KZ_TEST(matmul, hot,
   auto types = rig.types();
   if (types.empty()) skip("the device has no matmul");
   memcheck::Heater heater(device(), rig.context());
-  auto heat = heater.until_plateau(std::chrono::duration<double>(4 * scale()));
+  auto heat = heater.until_plateau(std::chrono::duration<double>(3 * scale()));
   metric("hot_matmul_celsius", heat.end_celsius, "C");
   for (int round = 0; round < 3; ++round)
     for (Dtype t : types) {
