@@ -33,7 +33,7 @@ struct PciCapability {
 
 // What is wrong with a chain; the walk stops there.
 struct ChainFault {
-  enum class Kind { loop, out_of_range, misaligned, truncated } kind;
+  enum class Kind { loop, out_of_range, misaligned, truncated, all_ones } kind;  // all_ones: nothing answers there
   bool extended = false;
   uint16_t at = 0;      // offset of the pointer
   uint16_t target = 0;  // where it points
