@@ -27,14 +27,17 @@ void kz_set_state(struct kz_device *kz, u8 state)
 int kz_begin(struct kz_device *kz, int *idx)
 {
 	*idx = srcu_read_lock(&kz->srcu);
-	if (kz_state(kz) != KZ_STATE_GONE)
+	if (kz_state(kz) != KZ_STATE_GONE) {
+		__release(&kz->srcu); /* sparse: held on one way out only */
 		return 0;
+	}
 	srcu_read_unlock(&kz->srcu, *idx);
 	return -ENODEV;
 }
 
 void kz_end(struct kz_device *kz, int idx)
 {
+	__acquire(&kz->srcu);
 	srcu_read_unlock(&kz->srcu, idx);
 }
 

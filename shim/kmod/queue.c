@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Life of a queue: memory, the device's registers for it, reset, time limits, end. Commands are in ring.c, slot.c. */
+#include <linux/iopoll.h>
 #include <linux/slab.h>
 
 #include "kz.h"
@@ -131,7 +132,8 @@ int kz_queue_start(struct kz_queue *q)
 	memset(q->cq, 0, kz_cq_bytes(q));
 	memset(q->db, 0, sizeof(*q->db));
 	kz_queue_program(q);
-	state = kz_rd(kz, KZ_REG_QUEUE(q->id) + KZ_Q_STATE);
+	readl_poll_timeout(kz->regs + KZ_REG_QUEUE(q->id) + KZ_Q_STATE, state, (state & 0xff) != KZ_QSTATE_OFF, 10,
+			   KZ_QRESET_MS * 1000);
 	if ((state & 0xff) != KZ_QSTATE_RUN) {
 		dev_err(kz_dma(kz), "queue %u does not start: STATE 0x%08x\n", q->id, state);
 		return -EIO;
