@@ -116,7 +116,6 @@ TEST_F(QueueRig, CopiesThroughSharedMemoryAndByMessages) {
 TEST_F(QueueRig, RingsInMemoryReachedByMessages) {
   HostQueue queue(client, 3, 2, 0x7000000000, true);
   auto& memory = queue.memory();
-  std::atomic<bool> stop{false};
   // Answers the device's reads and writes as a client would.
   auto serve = [&] {
     while (auto request = client.sink.request(0ms)) {
@@ -483,13 +482,19 @@ TEST_F(QueueRig, WrongStatusAndWrongPhase) {
 }
 
 TEST_F(QueueRig, MissedDoorbellComesBackWithTheNext) {
-  HostQueue queue(client, 1, 4);
+  HostQueue queue(client, 1, 6);
   queue.enable();
+  inject("Q10", {{"kind", "now"}}, {{"every", 1}});
+  auto missed = [&](uint64_t n) {
+    return Client::eventually([&] { return client.faults.list()[0]["strikes"] == n; });
+  };
+  queue.ring();
+  ASSERT_TRUE(missed(1));  // now the worker sleeps for sure
   queue.submit(KZ_OP_NOP);
-  queue.wait();
-  inject("Q10", {{"kind", "once"}, {"n", 0u}}, {{"every", 1}});
-  queue.submit(KZ_OP_NOP);
-  EXPECT_FALSE(Client::eventually([&] { return queue.poll().has_value(); }, 100ms));
+  ASSERT_TRUE(missed(2));
+  EXPECT_EQ(q(1, KZ_Q_SQ_HEAD), 0u);
+  EXPECT_FALSE(queue.poll().has_value());
+  client.faults.clear(0);
   queue.ring();
   queue.wait();
 }
