@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Names of capability ids: PCI Code and ID Assignment Specification r1.16, sections 2 and 3; PCIe r6.0, section 7.9.
+// Names of capability ids: PCI Code and ID Assignment Specification r1.16, sections 2 and 3; PCIe r6.0,
+// section 7.9.
 #include <fmt/format.h>
 
 #include <array>

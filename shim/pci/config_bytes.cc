@@ -9,11 +9,19 @@ namespace kz {
 
 void check_config_access(uint32_t offset, uint32_t width, uint32_t size, const std::string& target) {
   if (offset % width != 0)
-    throw Error({Errc::usage, "access configuration space of", target,
-                 fmt::format("offset {:#x} is not a multiple of {}", offset, width), {}, 0});
+    throw Error({Errc::usage,
+                 "access configuration space of",
+                 target,
+                 fmt::format("offset {:#x} is not a multiple of {}", offset, width),
+                 {},
+                 0});
   if (offset >= size || size - offset < width)
-    throw Error({Errc::usage, "access configuration space of", target,
-                 fmt::format("offset {:#x} is beyond the {} bytes that can be read", offset, size), {}, 0});
+    throw Error({Errc::usage,
+                 "access configuration space of",
+                 target,
+                 fmt::format("offset {:#x} is beyond the {} bytes that can be read", offset, size),
+                 {},
+                 0});
 }
 
 BytesConfig::BytesConfig(std::vector<uint8_t> bytes, std::string name, bool writable)

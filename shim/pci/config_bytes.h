@@ -11,12 +11,14 @@
 
 namespace kz {
 
-// Checks that an access of `width` bytes at `offset` is naturally aligned and inside `size`. Throws Error(usage).
+// Checks that an access of `width` bytes at `offset` is naturally aligned and inside `size`. Throws
+// Error(usage).
 void check_config_access(uint32_t offset, uint32_t width, uint32_t size, const std::string& target);
 
 class BytesConfig : public ConfigSpace {
  public:
-  // `name` stands in errors. Writes to a read-only space throw Error(unsupported). Bytes beyond 4096 are dropped.
+  // `name` stands in errors. Writes to a read-only space throw Error(unsupported). Bytes beyond 4096 are
+  // dropped.
   BytesConfig(std::vector<uint8_t> bytes, std::string name, bool writable = false);
 
   uint32_t size() const override { return static_cast<uint32_t>(bytes_.size()); }

@@ -109,7 +109,8 @@ class Parser {
       int high = nibble(rest[0]);
       int low = rest.size() > 1 ? nibble(rest[1]) : -1;
       if (high < 0 || low < 0 || (rest.size() > 2 && rest[2] != ' '))
-        fail(line_, fmt::format("'{}' is not a byte of two hexadecimal digits", rest.substr(0, rest.find(' '))));
+        fail(line_,
+             fmt::format("'{}' is not a byte of two hexadecimal digits", rest.substr(0, rest.find(' '))));
       if (++count > 16) fail(line_, "more than 16 bytes in a row");
       if (current_.bytes.size() == kConfigBytes) fail(line_, "more than 4096 bytes of one function");
       current_.bytes.push_back(static_cast<uint8_t>(high * 16 + low));

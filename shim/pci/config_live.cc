@@ -23,14 +23,14 @@ struct LiveConfig::Handles {
 
 LiveConfig::LiveConfig(const Bdf& bdf, bool writable, const std::string& sysfs_pci)
     : name_(to_string(bdf)), file_(sysfs_pci + "/devices/" + name_ + "/config"), writable_(writable) {
-  struct stat st{};
+  struct stat st {};
   if (::stat(file_.c_str(), &st) != 0)
     throw_errno("open configuration space of", name_, errno, "kangzao ls --all lists what is there");
   full_size_ = st.st_size >= 4096 ? 4096 : 256;
   handles_ = std::make_unique<Handles>();
   handles_->access = open_libpci(sysfs_pci, writable);
-  handles_->dev.reset(pci_get_dev(handles_->access.get(), static_cast<int>(bdf.domain), bdf.bus, bdf.device,
-                                  bdf.function));
+  handles_->dev.reset(
+      pci_get_dev(handles_->access.get(), static_cast<int>(bdf.domain), bdf.bus, bdf.device, bdf.function));
   uint32_t value = 0;
   if (!fetch(0, 4, value)) fail("read", 0);
   size_ = !fetch(64, 4, value) ? 64 : full_size_ == 4096 && fetch(256, 4, value) ? 4096 : 256;
@@ -40,7 +40,8 @@ LiveConfig::~LiveConfig() = default;
 
 bool LiveConfig::fetch(uint32_t offset, uint32_t width, uint32_t& value) {
   std::array<u8, 4> bytes{};
-  if (pci_read_block(handles_->dev.get(), static_cast<int>(offset), bytes.data(), static_cast<int>(width)) == 0)
+  if (pci_read_block(handles_->dev.get(), static_cast<int>(offset), bytes.data(), static_cast<int>(width)) ==
+      0)
     return false;
   value = 0;
   for (uint32_t i = 0; i < width; ++i) value |= static_cast<uint32_t>(bytes[i]) << (8 * i);
@@ -78,11 +79,13 @@ uint32_t LiveConfig::get(uint32_t offset, uint32_t width) {
 
 void LiveConfig::put(uint32_t offset, uint32_t width, uint32_t value) {
   if (!writable_)
-    throw Error({Errc::unsupported, "write configuration space of", name_, "it was opened for reading", {}, 0});
+    throw Error(
+        {Errc::unsupported, "write configuration space of", name_, "it was opened for reading", {}, 0});
   check_config_access(offset, width, size_, name_);
   std::array<u8, 4> bytes{};
   for (uint32_t i = 0; i < width; ++i) bytes[i] = static_cast<u8>(value >> (8 * i));
-  if (pci_write_block(handles_->dev.get(), static_cast<int>(offset), bytes.data(), static_cast<int>(width)) == 0)
+  if (pci_write_block(handles_->dev.get(), static_cast<int>(offset), bytes.data(), static_cast<int>(width)) ==
+      0)
     fail("write", offset);
 }
 

@@ -16,9 +16,9 @@ namespace {
 
 // Drivers that bind accelerators only, from the kernel's drivers/accel and its vendors.
 constexpr std::array<std::string_view, 24> kDrivers = {
-    "amdxdna", "intel_vpu", "habanalabs", "qaic",   "hailo",  "hailo1x",  "apex",      "gasket",
-    "neuron",  "xocl",      "xclmgmt",    "nvidia", "amdgpu", "xe",       "tenstorrent", "ethosu",
-    "idxd",    "kz_accel",  "mxc",        "memx",   "axl",    "furiosa",  "rebellions",  "cambricon"};
+    "amdxdna", "intel_vpu", "habanalabs", "qaic",   "hailo",  "hailo1x", "apex",        "gasket",
+    "neuron",  "xocl",      "xclmgmt",    "nvidia", "amdgpu", "xe",      "tenstorrent", "ethosu",
+    "idxd",    "kz_accel",  "mxc",        "memx",   "axl",    "furiosa", "rebellions",  "cambricon"};
 
 struct KnownId {
   uint16_t vendor;
@@ -130,7 +130,8 @@ std::string nearest_functions(const Bdf& bdf, const HostRoots& roots) {
       std::string s = try_attribute(dir + "/" + name, 64).value_or("?");
       return s.starts_with("0x") ? s.substr(2) : s;
     };
-    text += fmt::format("{}{} {}:{}", text.empty() ? "" : ", ", to_string(all[i]), id("vendor"), id("device"));
+    text +=
+        fmt::format("{}{} {}:{}", text.empty() ? "" : ", ", to_string(all[i]), id("vendor"), id("device"));
   }
   return text;
 }

@@ -14,7 +14,7 @@ namespace kz {
 struct FoundFunction {
   PciInfo info;
   std::string vendor_name, device_name, class_name;  // from pci.ids, empty where it has none
-  std::optional<std::string> accelerator;            // why it counts as one: "class 12, processing accelerator"
+  std::optional<std::string> accelerator;  // why it counts as one: "class 12, processing accelerator"
 };
 
 // All functions, in order of address. One that vanishes meanwhile is left out.
@@ -31,7 +31,8 @@ struct PciSelector {
 };
 PciSelector parse_selector(std::string_view text);
 
-// For an Error(not_found): up to three functions whose address is nearest to `bdf`, "0000:00:01.0 1af4:1045, ...".
+// For an Error(not_found): up to three functions whose address is nearest to `bdf`, "0000:00:01.0 1af4:1045,
+// ...".
 std::string nearest_functions(const Bdf& bdf, const HostRoots& roots = {});
 
 }  // namespace kz

@@ -16,8 +16,10 @@ bool needs_driver(uint32_t class_code) {
     case 0x08:
     case 0x0b:
     case 0x11:
-    case 0x13: return class_code >> 8 == 0x0b40;
-    default: return true;
+    case 0x13:
+      return class_code >> 8 == 0x0b40;
+    default:
+      return true;
   }
 }
 
@@ -25,11 +27,16 @@ bool needs_driver(uint32_t class_code) {
 
 std::string_view to_string(HealthState state) {
   switch (state) {
-    case HealthState::ok: return "ok";
-    case HealthState::no_driver: return "no driver";
-    case HealthState::degraded_link: return "degraded link";
-    case HealthState::aer_errors: return "AER errors";
-    case HealthState::not_responding: return "not responding";
+    case HealthState::ok:
+      return "ok";
+    case HealthState::no_driver:
+      return "no driver";
+    case HealthState::degraded_link:
+      return "degraded link";
+    case HealthState::aer_errors:
+      return "AER errors";
+    case HealthState::not_responding:
+      return "not responding";
   }
   return "ok";
 }
@@ -40,7 +47,8 @@ std::optional<LinkShortfall> judge_link(const PciLink& now, const PciLink& devic
   s.now = now;
   s.possible = device_max;
   if (upstream_max)
-    s.possible = {std::min(device_max.gts, upstream_max->gts), std::min(device_max.width, upstream_max->width)};
+    s.possible = {std::min(device_max.gts, upstream_max->gts),
+                  std::min(device_max.width, upstream_max->width)};
   s.narrow = now.width < s.possible.width;
   s.slow = now.gts < s.possible.gts && (s.narrow || class_code >> 16 != 0x03);
   if (!s.narrow && !s.slow) return std::nullopt;
@@ -52,7 +60,9 @@ std::optional<LinkShortfall> judge_link(const PciLink& now, const PciLink& devic
 
 PciHealth judge_health(const PciInfo& info) {
   PciHealth health;
-  auto add = [&](HealthState state, std::string reason) { health.problems.push_back({state, std::move(reason)}); };
+  auto add = [&](HealthState state, std::string reason) {
+    health.problems.push_back({state, std::move(reason)});
+  };
   if (!info.responds) {
     // Nothing else that it says means anything.
     add(HealthState::not_responding, "configuration space reads as all ones or cannot be read");

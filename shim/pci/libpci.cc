@@ -48,8 +48,8 @@ PciNames::PciNames() : access_(open_libpci()) {}
 
 std::string PciNames::vendor(uint16_t vendor) {
   std::array<char, 256> text{};
-  return looked_up(
-      pci_lookup_name(access_.get(), text.data(), text.size(), PCI_LOOKUP_VENDOR | PCI_LOOKUP_NO_NUMBERS, vendor));
+  return looked_up(pci_lookup_name(access_.get(), text.data(), text.size(),
+                                   PCI_LOOKUP_VENDOR | PCI_LOOKUP_NO_NUMBERS, vendor));
 }
 
 std::string PciNames::device(uint16_t vendor, uint16_t device) {

@@ -37,7 +37,8 @@ bool is_bdf(const std::string& name) {
 
 // What hangs on a USB bus or a disk's partitions is not this function's own node.
 bool foreign(const std::string& subsystem, const std::string& devtype) {
-  static const std::set<std::string> skip = {"usb", "usbmisc", "input", "hidraw", "pci", "bsg", "scsi_generic"};
+  static const std::set<std::string> skip = {"usb", "usbmisc", "input",       "hidraw",
+                                             "pci", "bsg",     "scsi_generic"};
   return skip.contains(subsystem) || devtype == "partition";
 }
 
@@ -50,7 +51,7 @@ void add(std::vector<DeviceNode>& nodes, const std::string& path, const std::str
   node.path = path;
   node.subsystem = subsystem;
   node.is_node = subsystem != "net";
-  struct stat st{};
+  struct stat st {};
   if (node.is_node && ::stat(path.c_str(), &st) == 0) {
     node.present = true;
     node.mode = st.st_mode & 07777;
@@ -120,7 +121,8 @@ void nodes_by_driver(const PciInfo& info, const HostRoots& roots, std::vector<De
   if (info.driver == "vfio-pci" && info.iommu_group)
     add(nodes, fmt::format("{}/vfio/{}", roots.dev, *info.iommu_group), "vfio");
   if (info.driver != "nvidia") return;
-  auto facts = try_attribute(fmt::format("{}/driver/nvidia/gpus/{}/information", roots.proc, to_string(info.bdf)));
+  auto facts =
+      try_attribute(fmt::format("{}/driver/nvidia/gpus/{}/information", roots.proc, to_string(info.bdf)));
   constexpr std::string_view kMinor = "Device Minor:";
   size_t at = facts ? facts->find(kMinor) : std::string::npos;
   if (at == std::string::npos) return;

@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 #include <linux/pci_regs.h>
 
+#include <algorithm>
+
 #include "shim/base/error.h"
 #include "shim/pci/config_bytes.h"
 #include "shim/pci/config_dump.h"
 #include "shim/pci/config_live.h"
+#include "shim/pci/discovery.h"
+#include "shim/pci/libpci.h"
+#include "shim/pci/rules.h"
 #include "shim/pci/sysfs.h"
 
 namespace kz {
@@ -37,24 +42,32 @@ class ReadOnlyDevice final : public Device {
 
  private:
   [[noreturn]] void no(const char* what) const {
-    throw Error({Errc::unsupported, "use", identity_.uri, fmt::format("this backend offers no {}", what), "", 0});
+    throw Error(
+        {Errc::unsupported, "use", identity_.uri, fmt::format("this backend offers no {}", what), {}, 0});
   }
   Identity identity_;
   Capabilities caps_;
   std::unique_ptr<ConfigSpace> config_;
 };
 
-// Reading a serial number follows the capability chain of whatever is there; faults in it are the tests' business.
+// The Device Serial Number, PCIe r6.0, 7.9.3. Faults of the chain are the tests' business.
 std::string serial_of(ConfigSpace& config) {
-  for (const PciCapability& cap : walk_capabilities(config).found) {
-    if (!cap.extended || cap.id != PCI_EXT_CAP_ID_DSN || cap.offset + 12u > config.size()) continue;
-    uint64_t dsn = config.read32(cap.offset + 4u) | static_cast<uint64_t>(config.read32(cap.offset + 8u)) << 32;
-    if (dsn == 0) return {};
-    std::string text;
-    for (int byte = 7; byte >= 0; --byte) text += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
-    return text;
-  }
-  return {};
+  auto cap = find_capability(walk_capabilities(config), PCI_EXT_CAP_ID_DSN, true);
+  if (!cap || cap->offset + 12u > config.size()) return {};
+  uint64_t dsn = config.read32(cap->offset + 4u) | static_cast<uint64_t>(config.read32(cap->offset + 8u))
+                                                       << 32;
+  if (dsn == 0 || dsn == ~uint64_t{0}) return {};  // no number of its own
+  std::string text;
+  for (int byte = 7; byte >= 0; --byte)
+    text += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
+  return text;
+}
+
+void set_name(Identity& id) {
+  PciNames names;
+  id.name = fmt::format("{:04x}:{:04x}", id.vendor, id.device);
+  for (const std::string& part : {names.vendor(id.vendor), names.device(id.vendor, id.device)})
+    if (!part.empty()) id.name += " " + part;
 }
 
 Identity identify(const std::string& uri, const Bdf& bdf, ConfigSpace& c) {
@@ -70,61 +83,125 @@ Identity identify(const std::string& uri, const Bdf& bdf, ConfigSpace& c) {
     id.subsystem = c.read16(PCI_SUBSYSTEM_ID);
   }
   id.serial = serial_of(c);
-  PciNames names = pci_names(id.vendor, id.device, id.class_code);
-  id.name = names.vendor + " " + names.device;
   return id;
 }
 
-void describe_config(const ConfigSpace& config, Capabilities& caps, bool live) {
-  caps.have.insert(Cap::config_read);
-  if (config.size() >= 4096) caps.have.insert(Cap::config_extended);
-  else if (live && config.size() == 64) caps.blocked[Cap::config_extended] = "only root may read more than 64 bytes of config space";
-  else caps.why_not[Cap::config_extended] = fmt::format("config space has {} bytes", config.size());
+// Everything that only a driver of the device itself could do.
+void refuse_the_rest(Capabilities& caps, const std::string& why) {
+  for (int i = 0; i <= static_cast<int>(Cap::reset_firmware); ++i) {
+    Cap cap = static_cast<Cap>(i);
+    if (!caps.has(cap) && !caps.blocked.contains(cap)) caps.why_not.try_emplace(cap, why);
+  }
+}
+
+std::string lockdown(const HostRoots& roots) {
+  auto text = try_attribute(roots.sys + "/kernel/security/lockdown", 256).value_or("");
+  for (const char* mode : {"integrity", "confidentiality"})
+    if (text.find("[" + std::string(mode) + "]") != std::string::npos) return mode;
+  return {};
+}
+
+Capabilities live_capabilities(const LiveConfig& config, const PciInfo& info) {
+  Capabilities caps;
+  caps.have = {Cap::config_read, Cap::sysfs};
+  if (config.size() == 4096)
+    caps.have.insert(Cap::config_extended);
+  else if (config.full_size() < 4096)
+    caps.why_not[Cap::config_extended] = "conventional configuration space: 256 bytes";
+  else
+    caps.blocked[Cap::config_extended] =
+        fmt::format("this user sees {} of 4096 bytes of configuration space; run as root", config.size());
+  if (info.nodes.empty())
+    caps.why_not[Cap::node] = "no device node or interface belongs to it";
+  else
+    caps.have.insert(Cap::node);
+  caps.why_not[Cap::config_write] = "pci: only looks at a device";
+  if (std::string mode = lockdown({}); !mode.empty())
+    caps.blocked[Cap::config_write] = fmt::format("the kernel is locked down ({})", mode);
+  refuse_the_rest(caps, "pci: only looks at a device; its own backend or adapter can use it");
+  return caps;
+}
+
+Capabilities dump_capabilities(const ConfigSpace& config) {
+  Capabilities caps;
+  caps.have = {Cap::config_read};
+  if (config.size() >= 4096)
+    caps.have.insert(Cap::config_extended);
+  else
+    caps.blocked[Cap::config_extended] = fmt::format(
+        "the dump holds {} bytes of the function; take it with lspci -xxxx as root", config.size());
+  refuse_the_rest(caps, "a dump is a recording of configuration space");
+  return caps;
+}
+
+const DumpedFunction& choose(const std::vector<DumpedFunction>& functions, const Uri& uri) {
+  std::string there;
+  for (size_t i = 0; i < functions.size() && i < 4; ++i)
+    there += (i > 0 ? ", " : "") + to_string(functions[i].bdf);
+  if (functions.size() > 4) there += fmt::format(" and {} more", functions.size() - 4);
+  auto wanted = uri.options.find("bdf");
+  if (wanted == uri.options.end()) {
+    if (functions.size() == 1) return functions[0];
+    throw Error({Errc::usage, "open dump", uri.path, "it holds " + there,
+                 fmt::format("name one: dump:{},bdf={}", uri.path, to_string(functions[0].bdf)), 0});
+  }
+  Bdf bdf = parse_bdf(wanted->second);
+  for (const auto& f : functions)
+    if (f.bdf == bdf) return f;
+  throw Error({Errc::not_found, "open dump", uri.path, fmt::format("no {} in it", to_string(bdf)),
+               "it holds " + there, 0});
+}
+
+void only_options(const Uri& uri, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : uri.options)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error({Errc::usage, "read device", "'" + uri.text + "'", "unknown option " + name, {}, 0});
 }
 
 }  // namespace
 
 std::unique_ptr<Device> open_pci(const Uri& uri, const OpenOptions&) {
+  only_options(uri, {});
   Bdf bdf = parse_bdf(uri.path);
-  PciFunction f = read_function(bdf);
-  auto config = open_live_config(bdf);
-  if (config->read32(PCI_VENDOR_ID) == 0xffffffff && !f.virtual_function)
-    throw Error({Errc::gone, "open", "PCI device " + to_string(bdf), "config space reads all ones: it does not answer",
-                 "check power and link; 'kangzao ls' shows what the kernel remembers", 0});
-  Identity id = identify(uri.text, bdf, *config);
-  if (f.virtual_function) {  // ids of a virtual function read all ones (SR-IOV, PCI Express r6.0, 9.3.4.1)
-    id.vendor = f.vendor;
-    id.device = f.device;
+  if (!try_attribute(HostRoots{}.pci() + "/devices/" + to_string(bdf) + "/vendor", 64)) {
+    std::string near = nearest_functions(bdf);
+    throw Error({Errc::not_found, "open", "PCI function " + to_string(bdf), "there is none at this address",
+                 near.empty() ? "this machine shows no PCI functions at all"
+                              : "nearest: " + near + "; kangzao ls --all lists every one",
+                 0});
   }
-  id.driver = f.driver;
-  Capabilities caps;
-  describe_config(*config, caps, true);
-  caps.have.insert(Cap::sysfs);
-  if (!f.nodes.empty()) caps.have.insert(Cap::node);
-  else caps.why_not[Cap::node] = "no device node belongs to it";
+  PciInfo info = read_pci_info(bdf);
+  auto config = std::make_unique<LiveConfig>(bdf);
+  if (config->all_ones())
+    throw Error({Errc::gone, "open", "PCI function " + to_string(bdf),
+                 "its configuration space reads as all ones: it does not answer",
+                 "check power and link; see the kernel log; remove and rescan it", 0});
+  Identity id = identify(uri.text, bdf, *config);
+  id.vendor = info.vendor;  // a virtual function's own read FFFFh (PCIe r6.0, 9.3.4.1.1)
+  id.device = info.device;
+  id.driver = info.driver;
+  set_name(id);
+  Capabilities caps = live_capabilities(*config, info);
   return std::make_unique<ReadOnlyDevice>(std::move(id), std::move(caps), std::move(config));
 }
 
 std::unique_ptr<Device> open_dump(const Uri& uri, const OpenOptions&) {
+  only_options(uri, {"bdf"});
   auto functions = read_pci_dump(uri.path);
-  auto wanted = uri.options.find("bdf");
-  const DumpedFunction* found = functions.size() == 1 && wanted == uri.options.end() ? &functions[0] : nullptr;
-  std::string there;
-  for (auto& f : functions) {
-    if (wanted != uri.options.end() && f.bdf == parse_bdf(wanted->second)) found = &f;
-    if (there.size() < 120) there += (there.empty() ? "" : ", ") + to_string(f.bdf);
-  }
-  if (found == nullptr)
-    throw Error({wanted == uri.options.end() ? Errc::usage : Errc::not_found, "open", uri.path,
-                 wanted == uri.options.end() ? "it holds several functions" : "no function " + wanted->second + " in it",
-                 "name one: ,bdf=" + there, 0});
-  auto config = std::make_unique<BytesConfig>(found->bytes, uri.path);
-  Identity id = identify(uri.text, found->bdf, *config);
-  id.driver = found->driver;
-  Capabilities caps;
-  describe_config(*config, caps, false);
-  caps.why_not[Cap::sysfs] = "a dump has no sysfs";
-  caps.why_not[Cap::node] = "a dump has no device node";
+  const DumpedFunction& found = choose(functions, uri);
+  auto config = std::make_unique<BytesConfig>(found.bytes, uri.path + " " + to_string(found.bdf));
+  if (std::all_of(found.bytes.begin(), found.bytes.begin() + 12, [](uint8_t b) { return b == 0xff; }))
+    throw Error(
+        {Errc::gone,
+         "open dump",
+         uri.path,
+         fmt::format("{} reads as all ones: it did not answer when this was taken", to_string(found.bdf)),
+         {},
+         0});
+  Identity id = identify(uri.text, found.bdf, *config);
+  id.driver = found.driver;
+  set_name(id);
+  Capabilities caps = dump_capabilities(*config);
   return std::make_unique<ReadOnlyDevice>(std::move(id), std::move(caps), std::move(config));
 }
 

@@ -119,7 +119,8 @@ void read_upstream(PciInfo& info, const std::string& dir) {
 bool header_answers(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<uint8_t, 12> header{};
-  if (!fd || ::pread(fd.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) return false;
+  if (!fd || ::pread(fd.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
+    return false;
   return std::any_of(header.begin(), header.end(), [](uint8_t b) { return b != 0xff; });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // What the kernel says of a PCI function: Documentation/ABI/testing/sysfs-bus-pci of the kernel.
 //
-// Each attribute is read once, with a bound on its length. A driver's attribute can hang on a dead device; only
-// attributes of the PCI core are read here, but a caller that must not hang does this in a child.
+// Each attribute is read once, with a bound on its length. A driver's attribute can hang on a dead device;
+// only attributes of the PCI core are read here, but a caller that must not hang does this in a child.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,8 @@ struct HostRoots {
   std::string pci() const { return sys + "/bus/pci"; }
 };
 
-// The text of a file without its last newline, at most `limit` bytes. Throws Error(not_found, permission, io).
+// The text of a file without its last newline, at most `limit` bytes. Throws Error(not_found, permission,
+// io).
 std::string read_attribute(const std::string& path, size_t limit = 4096);
 // The same, nothing on any failure.
 std::optional<std::string> try_attribute(const std::string& path, size_t limit = 4096);
@@ -80,9 +81,9 @@ struct PciInfo {
   AerTotals aer;
   int enabled = 0;  // users of the device in the kernel
   std::vector<unsigned> msi_irqs;
-  std::string power_state;    // "D0" ... or empty
+  std::string power_state;  // "D0" ... or empty
   bool virtual_function = false;
-  bool responds = true;       // false: the header reads as all ones or cannot be read
+  bool responds = true;  // false: the header reads as all ones or cannot be read
   std::vector<DeviceNode> nodes;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The capability walk: PCIe r6.0, section 7.5.1.1.11 (pointer), 7.6.1 (standard chain), 7.6.3 (extended chain).
+// The capability walk: PCIe r6.0, section 7.5.1.1.11 (pointer), 7.6.1 (standard chain), 7.6.3 (extended
+// chain).
 #include <fmt/format.h>
 #include <linux/pci_regs.h>
 
@@ -57,7 +58,8 @@ class Walker {
     }
     if (target < low || target + need > end) {
       fault(K::out_of_range, ext, at, target,
-            fmt::format("{} pointer at {:#x} holds {:#x}, outside {:#x}..{:#x}", what, at, target, low, end - 1));
+            fmt::format("{} pointer at {:#x} holds {:#x}, outside {:#x}..{:#x}", what, at, target, low,
+                        end - 1));
       return false;
     }
     if (seen_[target]) {
