@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto beat_period = std::chrono::milliseconds(40);
 constexpr auto block_period = std::chrono::milliseconds(100);
-constexpr double brownout_load = 0.5;
+constexpr double brownout_load = 0.4;  // of the shaped load: busy about a sixth of the time
 
 int64_t steady_ns() { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 int32_t milli(double v) { return static_cast<int32_t>(std::lround(v * 1000)); }
