@@ -61,6 +61,12 @@ C
 static void f(struct pci_dev *p) { }
 const struct pci_error_handlers h = { .cor_error_detected = f };
 C
+  # Plugging moved out of blkdev.h.
+  probe KZ_HAVE_BLK_PLUG_H <<'C'
+#include <linux/module.h>
+#include <linux/blk_plug.h>
+void *f(blk_plug_cb_fn fn, void *d) { return blk_check_plugged(fn, d, sizeof(struct blk_plug_cb)); }
+C
   # io_uring commands moved to a header of their own.
   probe KZ_HAVE_URING_CMD_H <<'C'
 #include <linux/module.h>

@@ -11,6 +11,11 @@
 
 #include "compat_config.h"
 
+#ifdef KZ_HAVE_BLK_PLUG_H
+#include <linux/blk_plug.h>
+#else
+#include <linux/blkdev.h>
+#endif
 #ifdef KZ_HAVE_URING_CMD_H
 #include <linux/io_uring/cmd.h>
 #else

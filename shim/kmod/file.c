@@ -8,6 +8,7 @@ static void kz_file_free(struct kref *ref)
 {
 	struct kz_file *kf = container_of(ref, struct kz_file, ref);
 
+	ida_destroy(&kf->hbm_ids);
 	xa_destroy(&kf->ctxs);
 	xa_destroy(&kf->queues);
 	xa_destroy(&kf->bufs);
@@ -74,6 +75,7 @@ static struct kz_file *kz_file_new(struct kz_device *kz, struct file *file)
 	mutex_init(&kf->lock);
 	mutex_init(&kf->map_lock);
 	INIT_LIST_HEAD(&kf->maps);
+	ida_init(&kf->hbm_ids);
 	xa_init(&kf->ctxs);
 	xa_init(&kf->queues);
 	xa_init_flags(&kf->bufs, XA_FLAGS_ALLOC1);

@@ -8,15 +8,70 @@
 
 #include "kz.h"
 
-struct kz_hbm *kz_hbm_find(struct kz_context *c, u64 addr)
+static struct kz_hbm *kz_hbm_in(struct kz_context *c, u32 id)
 {
 	struct kz_hbm *h;
 
 	list_for_each_entry(h, &c->hbm, node) {
-		if (addr - h->addr < h->len)
+		if (h->id == id)
 			return h;
 	}
 	return NULL;
+}
+
+/* The file's allocation with that number, and its context. */
+struct kz_hbm *kz_hbm_by_id(struct kz_file *kf, u32 id, struct kz_context **ctx)
+{
+	struct kz_hbm *h = kz_hbm_in(&kf->root, id);
+	struct kz_context *c;
+	unsigned long n;
+
+	*ctx = &kf->root;
+	if (h)
+		return h;
+	xa_for_each(&kf->ctxs, n, c) {
+		h = kz_hbm_in(c, id);
+		if (h) {
+			*ctx = c;
+			return h;
+		}
+	}
+	return NULL;
+}
+
+static struct kz_hbm *kz_hbm_at(struct kz_context *c, u64 addr)
+{
+	struct kz_hbm *h;
+
+	list_for_each_entry(h, &c->hbm, node) {
+		if (h->addr == addr)
+			return h;
+	}
+	return NULL;
+}
+
+static struct kz_hbm *kz_hbm_new(struct kz_file *kf, u64 len)
+{
+	struct kz_hbm *h = kzalloc(sizeof(*h), GFP_KERNEL_ACCOUNT);
+	int id;
+
+	if (!h)
+		return ERR_PTR(-ENOMEM);
+	id = ida_alloc_range(&kf->hbm_ids, 1, KZ_MAX_HBM, GFP_KERNEL);
+	if (id < 0) {
+		kfree(h);
+		return ERR_PTR(id);
+	}
+	h->id = id;
+	h->len = len;
+	return h;
+}
+
+static void kz_hbm_delete(struct kz_file *kf, struct kz_hbm *h)
+{
+	ida_free(&kf->hbm_ids, h->id);
+	kvfree(h->phys);
+	kfree(h);
 }
 
 static void kz_hbm_drop(struct kz_file *kf, struct kz_hbm *h)
@@ -24,8 +79,7 @@ static void kz_hbm_drop(struct kz_file *kf, struct kz_hbm *h)
 	list_del(&h->node);
 	atomic64_sub(h->len, &kf->hbm_used);
 	pm_runtime_put_autosuspend(kz_dma(kf->kz));
-	kvfree(h->phys);
-	kfree(h);
+	kz_hbm_delete(kf, h);
 }
 
 /* The books only: the device has let go of it. */
@@ -34,7 +88,7 @@ void kz_hbm_forget(struct kz_file *kf, struct kz_context *c)
 	struct kz_hbm *h, *next;
 
 	list_for_each_entry_safe(h, next, &c->hbm, node) {
-		kz_unmap_hbm(kf, c->id, h->addr, h->len);
+		kz_unmap_hbm(kf, h);
 		kz_hbm_drop(kf, h);
 	}
 }
@@ -44,7 +98,7 @@ void kz_hbm_unmap_all(struct kz_file *kf, struct kz_context *c)
 	struct kz_hbm *h;
 
 	list_for_each_entry(h, &c->hbm, node)
-		kz_unmap_hbm(kf, c->id, h->addr, h->len);
+		kz_unmap_hbm(kf, h);
 }
 
 int kz_hbm_query(struct kz_device *kz, const struct kz_context *c, u64 addr, u64 *phys, u32 *status)
@@ -136,30 +190,28 @@ static int kz_hbm_take(struct kz_file *kf, struct kz_context *c, struct kz_ioc_h
 {
 	struct kz_cmd cmd = { .opcode = KZ_OP_HBM_ALLOC, .u.alloc = { .len = a->len, .ctx = c->id } };
 	struct kz_device *kz = kf->kz;
-	struct kz_hbm *h;
+	struct kz_hbm *h = kz_hbm_new(kf, a->len);
 	u32 ignored;
 	int rc;
 
-	h = kzalloc(sizeof(*h), GFP_KERNEL_ACCOUNT);
-	if (!h)
-		return -ENOMEM;
-	h->len = a->len;
+	if (IS_ERR(h))
+		return PTR_ERR(h);
 	rc = kz_admin(kz, c->generation, &cmd, &h->addr, KZ_ADMIN_MS);
 	if (rc) {
 		a->status = rc > 0 ? rc : 0;
-		kfree(h);
+		kz_hbm_delete(kf, h);
 		return rc > 0 ? kz_status_errno(rc) : rc;
 	}
 	rc = kz->clears ? kz_hbm_clear(kf, c, h) : 0;
 	if (rc) { /* never hand out what another owner may have left */
 		kz_hbm_give_back(kz, c, h->addr, &ignored);
-		kvfree(h->phys);
-		kfree(h);
+		kz_hbm_delete(kf, h);
 		return rc;
 	}
 	pm_runtime_get_noresume(kz_dma(kz)); /* its contents need the power */
 	list_add_tail(&h->node, &c->hbm);
 	a->addr = h->addr;
+	a->map = (u64)h->id << KZ_MMAP_SHIFT;
 	return 0;
 }
 
@@ -200,11 +252,9 @@ int kz_hbm_free(struct kz_file *kf, struct kz_ioc_hbm *a)
 	c = kz_ctx_find(kf, a->ctx, &rc);
 	if (!c)
 		goto out;
-	h = kz_hbm_find(c, a->addr);
-	if (h && h->addr == a->addr)
-		kz_unmap_hbm(kf, c->id, h->addr, h->len);
-	else
-		h = NULL;
+	h = kz_hbm_at(c, a->addr);
+	if (h)
+		kz_unmap_hbm(kf, h);
 	if (!h && c->id == KZ_CTX_ROOT) { /* somebody else's memory, maybe: context 0 may free anything */
 		a->status = KZ_ST_HBM_FAULT;
 		rc = -EFAULT;
@@ -226,7 +276,7 @@ void kz_hbm_free_root(struct kz_file *kf, bool device)
 
 	if (device) {
 		list_for_each_entry(h, &kf->root.hbm, node) {
-			kz_unmap_hbm(kf, KZ_CTX_ROOT, h->addr, h->len);
+			kz_unmap_hbm(kf, h);
 			kz_hbm_give_back(kf->kz, &kf->root, h->addr, &status);
 		}
 	}

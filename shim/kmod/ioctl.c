@@ -118,14 +118,14 @@ static int kz_ioc_buf_unregister(struct kz_file *kf, union kz_args *a)
 
 static int kz_ioc_hbm_alloc(struct kz_file *kf, union kz_args *a)
 {
-	if (a->hbm.addr || a->hbm.phys || a->hbm.status)
+	if (a->hbm.addr || a->hbm.phys || a->hbm.map || a->hbm.status)
 		return -EINVAL;
 	return kz_hbm_alloc(kf, &a->hbm);
 }
 
 static int kz_ioc_hbm_free(struct kz_file *kf, union kz_args *a)
 {
-	if (a->hbm.len || a->hbm.phys || a->hbm.status)
+	if (a->hbm.len || a->hbm.phys || a->hbm.map || a->hbm.status)
 		return -EINVAL;
 	return kz_hbm_free(kf, &a->hbm);
 }
@@ -145,7 +145,7 @@ static int kz_own_query(struct kz_file *kf, u32 ctx, u64 addr, u64 *phys, u32 *s
 
 static int kz_ioc_hbm_query(struct kz_file *kf, union kz_args *a)
 {
-	if (a->hbm.len || a->hbm.phys || a->hbm.status)
+	if (a->hbm.len || a->hbm.phys || a->hbm.map || a->hbm.status)
 		return -EINVAL;
 	return kz_own_query(kf, a->hbm.ctx, a->hbm.addr, &a->hbm.phys, &a->hbm.status);
 }

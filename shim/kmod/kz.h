@@ -17,6 +17,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/dmapool.h>
 #include <linux/fs.h>
+#include <linux/idr.h>
 #include <linux/kref.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
@@ -43,6 +44,7 @@
 #define KZ_FW_MS 30000
 #define KZ_QRESET_MS 1000
 #define KZ_MAX_BUFS 4096 /* of a file */
+#define KZ_MAX_HBM (1u << 22) /* allocations of a file: what an mmap offset can name */
 #define KZ_SG_PAGE 4096 /* KZ_SG_MAX x struct kz_sge */
 #define KZ_MIN_BOUNCE 4096
 #define KZ_TIMEOUT_MIN_MS 10
@@ -176,6 +178,7 @@ struct kz_queue {
 
 struct kz_hbm {
 	struct list_head node;
+	u32 id; /* of the file's, for mmap */
 	u64 addr;
 	u64 len;
 	u64 *phys; /* of each page, once asked */
@@ -198,6 +201,7 @@ struct kz_file {
 	struct mutex lock; /* contexts, buffers, queues: creation and end */
 	struct mutex map_lock; /* page faults against zapping */
 	struct list_head maps; /* under map_lock */
+	struct ida hbm_ids;
 	struct xarray ctxs;
 	struct xarray queues; /* read under RCU */
 	struct xarray bufs;   /* read under RCU */
@@ -366,7 +370,7 @@ int kz_hbm_alloc(struct kz_file *kf, struct kz_ioc_hbm *a);
 int kz_hbm_free(struct kz_file *kf, struct kz_ioc_hbm *a);
 int kz_hbm_query(struct kz_device *kz, const struct kz_context *c, u64 addr, u64 *phys, u32 *status);
 int kz_hbm_pages(struct kz_file *kf, struct kz_context *c, struct kz_hbm *h);
-struct kz_hbm *kz_hbm_find(struct kz_context *c, u64 addr);
+struct kz_hbm *kz_hbm_by_id(struct kz_file *kf, u32 id, struct kz_context **ctx);
 void kz_hbm_forget(struct kz_file *kf, struct kz_context *c);
 void kz_hbm_unmap_all(struct kz_file *kf, struct kz_context *c);
 void kz_hbm_free_root(struct kz_file *kf, bool device);
@@ -384,7 +388,7 @@ void kz_buf_write(struct kz_buf *b, u64 off, const void *from, size_t len);
 extern const struct file_operations kz_fops;
 void kz_files_strip(struct kz_device *kz);
 int kz_mmap(struct file *file, struct vm_area_struct *vma);
-void kz_unmap_hbm(struct kz_file *kf, u32 ctx, u64 addr, u64 len);
+void kz_unmap_hbm(struct kz_file *kf, const struct kz_hbm *h);
 void kz_zap_all(struct kz_device *kz);
 
 /* ioctl.c, ioctl_queue.c, uring.c */

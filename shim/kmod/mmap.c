@@ -14,37 +14,43 @@ struct kz_map {
 	struct list_head node; /* kf->maps, under map_lock */
 	struct kz_file *kf;
 	refcount_t vmas;
-	u32 ctx;
+	u32 id; /* of the allocation; 0: physical HBM */
 	u32 generation;
 	bool dead;
-	u64 addr; /* in the context */
-	u64 len;
-	u64 *phys; /* of each HBM page from addr's on; NULL: addr is physical */
+	u64 len; /* of the allocation, or of what of physical HBM the aperture shows */
+	u64 *phys; /* of each HBM page of the allocation; NULL: offsets are physical */
 };
 
-static u64 kz_map_phys(const struct kz_map *m, u64 addr)
+static u64 kz_map_offset(unsigned long pgoff)
+{
+	return ((u64)pgoff << PAGE_SHIFT) & ((1ull << KZ_MMAP_SHIFT) - 1);
+}
+
+static u64 kz_map_phys(const struct kz_map *m, u64 off)
 {
 	u32 page = m->kf->kz->hbm_page;
 
-	return m->phys ? m->phys[(addr - m->addr) / page] + (addr & (page - 1)) : addr;
+	return m->phys ? m->phys[off / page] + (off & (page - 1)) : off;
 }
 
 static vm_fault_t kz_map_insert(struct kz_map *m, struct vm_fault *vmf)
 {
 	struct kz_device *kz = m->kf->kz;
 	struct vm_area_struct *vma = vmf->vma;
-	u64 addr = ((u64)vmf->pgoff << PAGE_SHIFT) & ((1ull << KZ_MMAP_SHIFT) - 1);
 	u64 bar = pci_resource_start(kz->pdev, KZ_BAR_HBM);
 	unsigned long at = vmf->address & PAGE_MASK;
+	u64 off = kz_map_offset(vmf->pgoff);
 	vm_fault_t rc;
 
 	if (m->dead || kz_state(kz) != KZ_STATE_LIVE || m->generation != READ_ONCE(kz->generation))
 		return VM_FAULT_SIGBUS;
 	do { /* the rest of the HBM page, since it will be wanted next */
-		rc = vmf_insert_pfn(vma, at, (bar + kz_map_phys(m, addr)) >> PAGE_SHIFT);
+		if (off >= m->len)
+			return VM_FAULT_SIGBUS;
+		rc = vmf_insert_pfn(vma, at, (bar + kz_map_phys(m, off)) >> PAGE_SHIFT);
 		at += PAGE_SIZE;
-		addr += PAGE_SIZE;
-	} while (rc == VM_FAULT_NOPAGE && at < vma->vm_end && addr - m->addr < m->len && (addr & (kz->hbm_page - 1)));
+		off += PAGE_SIZE;
+	} while (rc == VM_FAULT_NOPAGE && at < vma->vm_end && (off & (kz->hbm_page - 1)));
 	return rc;
 }
 
@@ -97,57 +103,64 @@ static bool kz_in_bar(struct kz_device *kz, u64 phys, u64 len)
 	return phys < bar && len <= bar - phys;
 }
 
-/* Under kf->lock: what the range is made of, or why it may not be mapped. */
-static int kz_map_resolve(struct kz_map *m)
+/* Under kf->lock: physical HBM, for those who may. */
+static int kz_map_physical(struct kz_map *m)
 {
 	struct kz_device *kz = m->kf->kz;
-	u64 page = kz->hbm_page, i, n;
-	struct kz_context *c;
-	struct kz_hbm *h;
 	int rc = 0;
 
-	c = kz_ctx_find(m->kf, m->ctx, &rc);
-	if (!c)
+	if (!kz_ctx_find(m->kf, KZ_CTX_ROOT, &rc))
 		return rc;
+	m->generation = READ_ONCE(kz->generation);
+	m->len = min_t(u64, kz->hbm_bytes, pci_resource_len(kz->pdev, KZ_BAR_HBM));
+	return 0;
+}
+
+/* Under kf->lock: an allocation of the file. */
+static int kz_map_allocation(struct kz_map *m)
+{
+	struct kz_device *kz = m->kf->kz;
+	struct kz_context *c;
+	struct kz_hbm *h = kz_hbm_by_id(m->kf, m->id, &c);
+	u64 i, n;
+	int rc;
+
+	if (!h)
+		return -EACCES;
 	if (!kz_ctx_alive(kz, c))
 		return -ESTALE;
-	m->generation = c->generation;
-	if (m->ctx == KZ_CTX_ROOT)
-		return m->len <= kz->hbm_bytes && kz_in_bar(kz, m->addr, m->len) ? 0 : -EINVAL;
-	h = kz_hbm_find(c, m->addr);
-	if (!h || m->len > h->len - (m->addr - h->addr))
-		return -EACCES; /* not one allocation of the caller's */
 	rc = kz_hbm_pages(m->kf, c, h);
 	if (rc)
 		return rc;
-	i = (m->addr - h->addr) / page;
-	n = (m->addr + m->len - h->addr + page - 1) / page - i;
+	m->generation = c->generation;
+	m->len = h->len;
+	n = h->len / kz->hbm_page;
+	for (i = 0; i < n; i++) {
+		if (!kz_in_bar(kz, h->phys[i], kz->hbm_page))
+			return -ENXIO; /* the aperture does not reach that far */
+	}
 	m->phys = kvmalloc_array(n, sizeof(*m->phys), GFP_KERNEL_ACCOUNT);
 	if (!m->phys)
 		return -ENOMEM;
-	memcpy(m->phys, h->phys + i, n * sizeof(*m->phys));
-	for (i = 0; i < n; i++) {
-		if (!kz_in_bar(kz, m->phys[i], page))
-			return -ENXIO; /* the aperture does not reach that far */
-	}
+	memcpy(m->phys, h->phys, n * sizeof(*m->phys));
 	return 0;
 }
 
 static int kz_map_create(struct kz_file *kf, struct vm_area_struct *vma)
 {
-	u64 offset = (u64)vma->vm_pgoff << PAGE_SHIFT;
+	u64 off = kz_map_offset(vma->vm_pgoff);
 	struct kz_map *m = kzalloc(sizeof(*m), GFP_KERNEL_ACCOUNT);
 	int rc;
 
 	if (!m)
 		return -ENOMEM;
 	m->kf = kf;
-	m->ctx = offset >> KZ_MMAP_SHIFT;
-	m->addr = offset & ((1ull << KZ_MMAP_SHIFT) - 1);
-	m->len = vma->vm_end - vma->vm_start;
+	m->id = ((u64)vma->vm_pgoff << PAGE_SHIFT) >> KZ_MMAP_SHIFT;
 	refcount_set(&m->vmas, 1);
 	mutex_lock(&kf->lock);
-	rc = kz_map_resolve(m);
+	rc = m->id ? kz_map_allocation(m) : kz_map_physical(m);
+	if (!rc && (off >= m->len || vma->vm_end - vma->vm_start > m->len - off))
+		rc = -EINVAL;
 	if (!rc) {
 		mutex_lock(&kf->map_lock);
 		list_add(&m->node, &kf->maps);
@@ -185,20 +198,18 @@ int kz_mmap(struct file *file, struct vm_area_struct *vma)
 }
 
 /* Takes an allocation out of the file's mappings for good. */
-void kz_unmap_hbm(struct kz_file *kf, u32 ctx, u64 addr, u64 len)
+void kz_unmap_hbm(struct kz_file *kf, const struct kz_hbm *h)
 {
 	struct kz_map *m;
 	bool any = false;
 
-	if (ctx == KZ_CTX_ROOT)
-		return; /* physical HBM is mapped as such, whoever owns it */
 	mutex_lock(&kf->map_lock);
 	list_for_each_entry(m, &kf->maps, node) {
-		if (m->ctx == ctx && m->addr < addr + len && addr < m->addr + m->len)
+		if (m->id == h->id)
 			any = m->dead = true;
 	}
 	if (any)
-		unmap_mapping_range(kf->mapping, KZ_MMAP_HBM(ctx, addr), len, 1);
+		unmap_mapping_range(kf->mapping, (u64)h->id << KZ_MMAP_SHIFT, h->len, 1);
 	mutex_unlock(&kf->map_lock);
 }
 

@@ -5,6 +5,8 @@
  *
  * A slot with a command holds a reference to its queue until io_uring has been told; the file is held by io_uring.
  */
+#include <linux/slab.h>
+
 #include "kz.h"
 
 struct kz_uring_pdu {
@@ -65,6 +67,41 @@ static void kz_uring_cancel(struct io_uring_cmd *ioucmd, unsigned int issue_flag
 	kz_queue_put(q);
 }
 
+struct kz_plug {
+	struct blk_plug_cb cb; /* data: the queue, with a reference */
+	bool armed;
+};
+
+static void kz_uring_unplug(struct blk_plug_cb *cb, bool from_schedule)
+{
+	struct kz_queue *q = cb->data;
+	int idx;
+
+	if (!kz_begin(q->kz, &idx)) {
+		kz_queue_bell(q);
+		kz_end(q->kz, idx);
+	}
+	kz_queue_put(q);
+	kfree(container_of(cb, struct kz_plug, cb));
+}
+
+/* io_uring plugs while it submits several entries: one doorbell then stands for all of them. */
+static void kz_uring_bell(struct kz_queue *q)
+{
+	struct blk_plug_cb *cb = blk_check_plugged(kz_uring_unplug, q, sizeof(struct kz_plug));
+	struct kz_plug *plug;
+
+	if (!cb) {
+		kz_queue_bell(q);
+		return;
+	}
+	plug = container_of(cb, struct kz_plug, cb);
+	if (!plug->armed) { /* the first of the batch */
+		plug->armed = true;
+		kref_get(&q->ref);
+	}
+}
+
 /* What the user asked for into the slot. Returns as kz_xlate(). */
 static int kz_uring_fill(struct kz_slot *s, struct kz_file *kf, const struct kz_uring_cmd *u, u16 *soft)
 {
@@ -105,7 +142,7 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 		kz_queue_put(q);
 		return -EIOCBQUEUED;
 	}
-	kz_queue_bell(q);
+	kz_uring_bell(q);
 	return -EIOCBQUEUED;
 }
 

@@ -30,9 +30,11 @@
 #define KZ_HOST_SHIFT 40
 #define KZ_HOST_ADDR(handle, offset) (((__u64)(handle) << KZ_HOST_SHIFT) | (offset))
 
-/* mmap offsets: HBM of an own context, or of physical HBM with ctx 0 (CAP_SYS_ADMIN). Only MAP_SHARED. */
+/*
+ * mmap offsets, MAP_SHARED only: kz_ioc_hbm.map + the offset in the allocation, or below 2^40 an address of physical
+ * HBM (CAP_SYS_ADMIN). A mapping ends, with SIGBUS, when the memory is freed or the device is reset.
+ */
 #define KZ_MMAP_SHIFT 40
-#define KZ_MMAP_HBM(ctx, addr) (((__u64)(ctx) << KZ_MMAP_SHIFT) | (addr))
 
 /* Completion statuses that the driver gives, beside KZ_ST_*. */
 #define KZ_ST_LOST 0x7000    /* the queue was reset or the device lost before it completed */
@@ -127,6 +129,7 @@ struct kz_ioc_hbm { /* KZ_IOC_HBM_ALLOC, _FREE, _QUERY (CAP_SYS_ADMIN) */
 	__u64 addr; /* out of ALLOC; into FREE and QUERY */
 	__u64 len;  /* into ALLOC, bytes; out: rounded up */
 	__u64 phys; /* out of QUERY */
+	__u64 map;  /* out of ALLOC: where mmap finds it */
 };
 
 struct kz_entry { /* one command to submit; phase bit and cid of cmd: the phase is ignored, cid is the caller's */
@@ -251,7 +254,7 @@ struct kz_ioc_reg { /* KZ_IOC_REG_READ of identity, state and telemetry; _WRITE 
 
 /*
  * io_uring: IORING_OP_URING_CMD on the file. The completion's res is a KZ_ST_* status (>= 0) or -errno; the 64-bit
- * result goes into the second half of a CQE32 and, where result_at is set, as 8 bytes to that place in a registered
+ * result goes into the second half of a CQE32 and, where result_at is set and the status is KZ_ST_OK, as 8 bytes to that place in a registered
  * buffer (8-byte aligned, KZ_BUF_DEVICE_WRITES). A full queue completes with -EBUSY at once: nothing is ever handed
  * to a worker thread.
  */
@@ -271,7 +274,7 @@ KZ_ASSERT_OFFSET(struct kz_info, pci_domain, 140);
 KZ_ASSERT_SIZE(struct kz_ioc_ctx, 16);
 KZ_ASSERT_SIZE(struct kz_ioc_queue, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_buf, 40);
-KZ_ASSERT_SIZE(struct kz_ioc_hbm, 40);
+KZ_ASSERT_SIZE(struct kz_ioc_hbm, 48);
 KZ_ASSERT_SIZE(struct kz_entry, 80);
 KZ_ASSERT_SIZE(struct kz_ioc_submit, 32);
 KZ_ASSERT_SIZE(struct kz_done, 32);

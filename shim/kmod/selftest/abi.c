@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* The edges of the calls: sizes, flags, reserved fields, limits, rights. */
 #include <errno.h>
+#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -106,6 +107,8 @@ static void unprivileged(void)
 
 	dev_open(&d);
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	CHECK(setgroups(0, NULL), 0);
+	CHECK(setresgid(1000, 1000, 1000), 0);
 	CHECK(setresuid(1000, 1000, 1000), 0);
 	CHECK(call(d.fd, KZ_IOC_RESET, &r), -EPERM);
 	CHECK(call(d.fd, KZ_IOC_FW_UPDATE, &f), -EPERM);

@@ -299,7 +299,7 @@ static void t_mmap(void)
 	struct dev d;
 
 	dev_open(&d);
-	map = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, KZ_MMAP_HBM(d.ctx, d.hbm));
+	map = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, d.map);
 	CHECK(map == MAP_FAILED, 0);
 	if (map == MAP_FAILED)
 		goto out;
@@ -314,10 +314,10 @@ static void t_mmap(void)
 	CHECK(d.buf[70000], map[70000]);
 	munmap(map, 1 << 20);
 out:
-	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, d.fd, KZ_MMAP_HBM(d.ctx, d.hbm + (8 << 20))) == MAP_FAILED, 1);
-	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, d.fd, KZ_MMAP_HBM(d.ctx + 1, d.hbm)) == MAP_FAILED, 1);
-	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, d.fd, KZ_MMAP_HBM(d.ctx, d.hbm)) == MAP_FAILED, 1);
-	CHECK(mmap(NULL, 16 << 20, PROT_READ, MAP_SHARED, d.fd, KZ_MMAP_HBM(d.ctx, d.hbm)) == MAP_FAILED, 1);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, d.fd, d.map + (8 << 20)) == MAP_FAILED, 1);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, d.fd, d.map + (1ull << KZ_MMAP_SHIFT)) == MAP_FAILED, 1);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, d.fd, d.map) == MAP_FAILED, 1);
+	CHECK(mmap(NULL, 16 << 20, PROT_READ, MAP_SHARED, d.fd, d.map) == MAP_FAILED, 1);
 	dev_close(&d);
 }
 

@@ -46,7 +46,7 @@ static void reset_kind(uint32_t kind)
 	uint8_t *map;
 
 	dev_open(&d);
-	map = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, KZ_MMAP_HBM(d.ctx, d.hbm));
+	map = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, d.map);
 	CHECK(map != MAP_FAILED && !faults(map), 1);
 	CHECK(call(d.fd, KZ_IOC_RESET, &r), 0);
 	CHECK(faults(map), 1);

@@ -70,6 +70,7 @@ void dev_open(struct dev *d)
 	hbm.ctx = d->ctx;
 	must(call(d->fd, KZ_IOC_HBM_ALLOC, &hbm), "allocate HBM");
 	d->hbm = hbm.addr;
+	d->map = hbm.map;
 }
 
 void dev_close(struct dev *d)

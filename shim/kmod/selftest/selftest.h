@@ -20,6 +20,7 @@ struct dev {
 	uint8_t *buf; /* BUF_BYTES, registered for both directions */
 	uint64_t host; /* of buf */
 	uint64_t hbm; /* 8 MiB */
+	uint64_t map; /* of it, for mmap */
 	struct kz_info info;
 };
 
