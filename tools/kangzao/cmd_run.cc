@@ -78,6 +78,7 @@ void add_run(CLI::App& app, int& exit_status) {
   sub->add_flag("--stop-on-fail", a->options.stop_on_fail, "run nothing more after the first test that is not clean");
   sub->add_option("--seed", a->seed, "seed of every random choice (default: a new one, printed)");
   sub->add_option("--retries", a->options.retries, "how often a failed test is tried again to tell hard from intermittent")->check(CLI::Range(0, 1000))->capture_default_str();
+  sub->add_option("--order", a->options.selection.order, "test ids in the order to run them (* and ?); the rest follows")->allow_extra_args(false);
   sub->add_option("--output", a->output, "folder of the run; must be new or empty");
   sub->add_flag("--destructive", a->options.destructive, "allow tests that reset the device or lose its data");
   sub->add_flag("--i-know", a->options.i_know, "even on a device that carries a file system, swap, the default route or the console");

@@ -129,6 +129,10 @@ std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& al
     if (std::any_of(s.without_labels.begin(), s.without_labels.end(), [&](auto& l) { return t.has_label(l); })) continue;
     out.push_back(t);
   }
+  auto rank = [&](const TestDeclaration& t) {
+    return std::find_if(s.order.begin(), s.order.end(), [&](auto& g) { return glob_match(g, t.id); }) - s.order.begin();
+  };
+  std::stable_sort(out.begin(), out.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
   return out;
 }
 

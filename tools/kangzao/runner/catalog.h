@@ -25,9 +25,10 @@ struct Selection {
   std::string profile = "quick";  // "all": no profile
   std::vector<std::string> filters, groups, labels, without_labels;
   std::vector<int> levels;
+  std::vector<std::string> order = {};  // globs: tests that fit an earlier one run earlier; the rest after them
 };
 
-// In order of level, then id. Throws Error(usage) with near matches for a filter, group or label that names nothing.
+// In order of `order`, level, id. Throws Error(usage) with near matches for a filter, group or label that names nothing.
 std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& all, const Selection& selection);
 
 bool glob_match(std::string_view pattern, std::string_view text);  // '*' and '?'

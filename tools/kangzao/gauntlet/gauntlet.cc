@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tools/kangzao/gauntlet/gauntlet.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "shim/base/error.h"
+#include "shim/base/units.h"
+#include "tools/kangzao/gauntlet/judge.h"
+#include "tools/kangzao/gauntlet/order.h"
+#include "tools/kangzao/gauntlet/row_run.h"
+#include "tools/kangzao/runner/process.h"
+
+namespace kz::gauntlet {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t fnv_start = 0xcbf29ce484222325, fnv_prime = 0x100000001b3;
+
+// FNV-1a, 64 bits.
+uint64_t hash(uint64_t h, std::string_view bytes) {
+  for (char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * fnv_prime;
+  return h;
+}
+
+std::vector<std::string> choose_tests(const GauntletOptions& o) {
+  Selection selection;
+  selection.profile = o.profile;
+  selection.filters = o.tests;
+  auto tests = ordered_tests(select_tests(load_catalog(program_directory(), o.profile), selection));
+  std::vector<std::string> ids;
+  for (const auto& t : tests) ids.push_back(t.id);
+  return ids;
+}
+
+// Everything that changes what a row's result can be.
+std::string state_key(const GauntletOptions& o, const std::string& build,
+                      const std::vector<std::string>& tests) {
+  json j = {{"build", build}, {"full", o.full}, {"profile", o.profile},
+            {"hbm", o.hbm},   {"seed", o.seed}, {"tests", tests}};
+  if (o.vary) j["vary"] = *o.vary;
+  return fmt::format("{:016x}", hash(fnv_start, j.dump()));
+}
+
+std::string describe(const Alarm& a) {
+  return fmt::format("{}: {}: {}", a.test, to_string(a.verdict), a.reason);
+}
+
+}  // namespace
+
+std::string build_fingerprint(const std::string& directory) {
+  std::vector<fs::path> programs;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    std::string name = entry.path().filename();
+    if (name == "kangzao" || name == "softtpu" || name.starts_with("kz-test-"))
+      programs.push_back(entry.path());
+  }
+  std::ranges::sort(programs);
+  uint64_t h = fnv_start;
+  std::string buffer(1 << 20, '\0');
+  for (const auto& p : programs) {
+    h = hash(h, p.filename().string());
+    std::ifstream in(p, std::ios::binary);
+    while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0)
+      h = hash(h, std::string_view(buffer).substr(0, static_cast<size_t>(in.gcount())));
+  }
+  return fmt::format("{}-{:016x}", KZ_VERSION, h);
+}
+
+Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string&)> say)
+    : options_(std::move(options)), say_(std::move(say)), tests_(choose_tests(options_)) {
+  build_ = build_fingerprint(program_directory());
+  key_ = state_key(options_, build_, tests_);
+  bool keep = !options_.keep.empty();
+  std::string pattern = (fs::temp_directory_path() / "kz-gauntlet-XXXXXX").string();
+  if (keep)
+    fs::create_directories(base_ = options_.keep);
+  else if (::mkdtemp(pattern.data()) == nullptr)
+    throw_errno("create folder", pattern);
+  else
+    base_ = pattern;
+  if (options_.resume) load_state();
+}
+
+std::string Gauntlet::fresh_directory(const std::string& name) {
+  return fmt::format("{}/{:03}-{}", base_, ++runs_, name);
+}
+
+void Gauntlet::load_state() {
+  std::ifstream in(options_.state);
+  for (std::string line; std::getline(in, line);) {
+    json j = json::parse(line, nullptr, false);
+    if (!j.is_object() || j.value("key", "") != key_) continue;
+    try {
+      if (j.contains("row")) done_rows_[j["row"].at("id")] = row_from_json(j["row"]);
+      if (j.contains("clean")) done_clean_.push_back(clean_from_json(j["clean"]));
+      if (j.contains("ignored")) ignored_.insert(j["ignored"].get<std::string>());
+    } catch (const json::exception&) {
+      continue;  // a line that another version wrote
+    }
+  }
+}
+
+void Gauntlet::store(const json& record) {
+  if (options_.state.empty()) return;
+  fs::path path(options_.state);
+  if (path.has_parent_path()) fs::create_directories(path.parent_path());
+  json j = record;
+  j["key"] = key_;
+  j["build"] = build_;
+  std::ofstream out(path, std::ios::app);
+  out << j.dump() + "\n";
+  if (!out.flush()) throw_errno("write the gauntlet's state", options_.state);
+}
+
+bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, std::string>& device) {
+  std::string key = json(device).dump() + test;
+  if (auto it = confirmed_.find(key); it != confirmed_.end()) return it->second;
+  RunSpec spec{.device = device,
+               .fault = {},
+               .tests = {test},
+               .profile = options_.profile,
+               .seed = options_.seed,
+               .directory = fresh_directory("sound")};
+  auto result = run_once(spec);
+  auto said = judge(*result.journal);
+  bool clean = said.alarms.empty() && said.passed == 1;
+  confirmed_[key] = clean;
+  if (clean) return true;
+  ignored_.insert(test);
+  store({{"ignored", test}});
+  say_(fmt::format("{} is not clean on a sound device: its alarms do not count", test));
+  return false;
+}
+
+RowResult Gauntlet::run_row(const Planting& planting) {
+  RowResult row{.id = planting.id, .fault = planting.fault, .expected = planting.expected};
+  for (;;) {
+    std::vector<std::string> tests;
+    for (const auto& t : tests_)
+      if (!ignored_.contains(t)) tests.push_back(t);
+    RunSpec spec{.device = planting.device,
+                 .fault = planting.fault.dump(),
+                 .tests = tests,
+                 .profile = options_.profile,
+                 .seed = options_.seed,
+                 .stop_on_fail = !options_.full,
+                 .directory = fresh_directory(row.id)};
+    auto start = Clock::now();
+    RunResult result = run_once(spec);
+    row.unplantable = result.unplantable;
+    if (!row.unplantable.empty()) return row;
+    Judgement said = judge(*result.journal, ignored_);
+    // An alarm counts only when the same test is silent on a sound device.
+    bool counts = std::ranges::all_of(said.alarms,
+                                      [&](const Alarm& a) { return clean_alone(a.test, planting.device); });
+    if (!counts) {
+      if (!options_.full) continue;
+      said = judge(*result.journal, ignored_);
+    }
+    row.cls = to_string(said.diagnosis.cls);
+    row.confidence = to_string(said.diagnosis.confidence);
+    row.reason = said.diagnosis.reason;
+    row.caught = !said.alarms.empty();
+    row.seconds = row.caught ? said.alarms.front().seconds
+                             : std::chrono::duration<double>(Clock::now() - start).count();
+    if (row.caught) row.detector = said.alarms.front().detector;
+    for (const Alarm& a : said.alarms) row.by.push_back(a.test);
+    if (!row.caught && !said.blocked.empty()) row.reason = "blocked: " + said.blocked.front();
+    return row;
+  }
+}
+
+CleanRun Gauntlet::run_clean(unsigned n) {
+  auto start = Clock::now();
+  RunSpec spec{.device = {{"hbm", options_.hbm}},
+               .fault = {},
+               .tests = tests_,
+               .profile = options_.profile,
+               .seed = options_.seed + n,
+               .stop_on_fail = false,
+               .directory = fresh_directory("clean")};
+  auto said = judge(*run_once(spec).journal);
+  CleanRun clean{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
+                 .passed = said.passed,
+                 .alarms = {}};
+  for (const Alarm& a : said.alarms) clean.alarms.push_back(describe(a));
+  for (const auto& b : said.blocked) clean.alarms.push_back("blocked: " + b);
+  return clean;
+}
+
+GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
+  GauntletResult result{.build = build_, .vary = options_.vary};
+  for (softtpu::Row r : select_rows(options_.rows)) {
+    if (stop()) break;
+    Planting planting = plan_row(r, options_.vary, options_.hbm);
+    if (auto it = done_rows_.find(planting.id); it != done_rows_.end()) {
+      result.rows.push_back(it->second);
+      continue;
+    }
+    result.rows.push_back(run_row(planting));
+    store({{"row", to_json(result.rows.back())}});
+    say_(row_line(result.rows.back()));
+  }
+  result.clean = done_clean_;
+  if (result.clean.size() > options_.clean) result.clean.resize(options_.clean);
+  while (result.clean.size() < options_.clean && !stop()) {
+    auto n = static_cast<unsigned>(result.clean.size());
+    result.clean.push_back(run_clean(n));
+    store({{"clean", to_json(result.clean.back())}});
+    const CleanRun& c = result.clean.back();
+    say_(fmt::format("clean run {}: {} passed, {} alarms, {:.1f} s", n + 1, c.passed, c.alarms.size(),
+                     c.seconds));
+  }
+  result.ignored.assign(ignored_.begin(), ignored_.end());
+  std::error_code ignored_error;
+  if (options_.keep.empty()) fs::remove_all(base_, ignored_error);
+  return result;
+}
+
+}  // namespace kz::gauntlet

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// What a run says: which tests were not clean, and the class that its evidence leads to. Reads a journal,
+// nothing else.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/journal/reader.h"
+#include "tools/triage/classify.h"
+
+namespace kz::gauntlet {
+
+struct Alarm {
+  std::string test;
+  Verdict verdict{};
+  std::string reason;
+  std::string detector;  // "our check (march.mismatch)", "kernel log", "runner (timeout)"
+  double seconds = 0;    // from the start of the run to the verdict
+};
+
+struct Judgement {
+  std::vector<Alarm> alarms;  // fail, warn, crash, timeout, device-lost, in order
+  std::vector<std::string> blocked;
+  size_t passed = 0;
+  triage::Diagnosis diagnosis;  // of all evidence
+};
+
+// Tests in `ignored` give no alarm and no evidence.
+Judgement judge(const Journal& journal, const std::set<std::string>& ignored = {});
+
+}  // namespace kz::gauntlet
