@@ -28,7 +28,7 @@ KZ_TEST(pcie_capability, standard_chain,
          .level = 1,
          .needs = {Cap::config_read}}) {
   Subject s = look_at(device());
-  judge(of_chain(s.walk, false));
+  judge_rules(of_chain(s.walk, false));
   if (faulty(s.walk, false)) return;
   for (const auto& f : s.walk.faults)
     if (!f.extended) need_whole_chain(s);
@@ -40,7 +40,7 @@ KZ_TEST(pcie_capability, extended_chain,
          .level = 1,
          .needs = {Cap::config_read, Cap::config_extended}}) {
   Subject s = look_at(device());
-  judge(of_chain(s.walk, true));
+  judge_rules(of_chain(s.walk, true));
   if (faulty(s.walk, true)) return;
   need_whole_chain(s);
   uint32_t header = s.config->read32(0x100);
@@ -52,7 +52,7 @@ KZ_TEST(pcie_capability, no_duplicates,
          .level = 1,
          .needs = {Cap::config_read}}) {
   Subject s = look_at(device());
-  judge(check_duplicates(s.walk));
+  judge_rules(check_duplicates(s.walk));
   if (!HasFailure()) need_whole_chain(s);
 }
 
@@ -65,7 +65,7 @@ KZ_TEST(pcie_capability, required,
   if (!express_type(*s.config, s.walk)) skip("not a PCI Express function: no PCI Express capability");
   if (s.virtual_function) skip("a virtual function takes these from its physical function");
   if (faulty(s.walk, false)) FAIL() << "the chain is broken: " << s.walk.faults.front().text;
-  judge(check_required(*s.config, s.walk, s.virtual_function));
+  judge_rules(check_required(*s.config, s.walk, s.virtual_function));
 }
 
 KZ_TEST(pcie_capability, serial_number,
@@ -78,7 +78,7 @@ KZ_TEST(pcie_capability, serial_number,
     need_whole_chain(s);
     skip("the function has no Device Serial Number");
   }
-  judge(check_serial(*s.config, s.walk));
+  judge_rules(check_serial(*s.config, s.walk));
   if (cap->offset + 12u > s.config->size()) need_whole_chain(s);
   for (uint32_t offset : {cap->offset + 4u, cap->offset + 8u})
     EXPECT_EQ(s.config->read32(offset), s.config->read32(offset))

@@ -15,7 +15,7 @@ KZ_TEST(pcie_config, identify,
   ASSERT_FALSE(s.config->read32(PCI_VENDOR_ID) == 0xffffffff &&
                s.config->read32(PCI_CLASS_REVISION) == 0xffffffff)
       << "the header reads as all ones";
-  judge(check_header(*s.config, s.walk, s.virtual_function));
+  judge_rules(check_header(*s.config, s.walk, s.virtual_function));
   const Identity& id = device().identity();
   EXPECT_NE(id.vendor, 0xffff) << id.name;
   EXPECT_EQ(id.class_code, s.config->read32(PCI_CLASS_REVISION) >> 8)
@@ -64,7 +64,7 @@ KZ_TEST(pcie_config, ids_match_sysfs,
          .level = 1,
          .needs = {Cap::config_read, Cap::sysfs}}) {
   Subject s = look_at(device());
-  judge(compare_ids(*s.config, *s.info));
+  judge_rules(compare_ids(*s.config, *s.info));
 }
 
 KZ_TEST(pcie_config, bars_sane,
@@ -72,7 +72,7 @@ KZ_TEST(pcie_config, bars_sane,
          .level = 1,
          .needs = {Cap::config_read}}) {
   Subject s = look_at(device());
-  judge(check_bars(*s.config, s.walk));
+  judge_rules(check_bars(*s.config, s.walk));
 }
 
 KZ_TEST(pcie_config, bars_match_sysfs,
@@ -81,7 +81,7 @@ KZ_TEST(pcie_config, bars_match_sysfs,
          .needs = {Cap::config_read, Cap::sysfs}}) {
   Subject s = look_at(device());
   if (s.virtual_function) skip("a virtual function has its BARs in its physical function");
-  judge(compare_bars(*s.config, s.walk, *s.info));
+  judge_rules(compare_bars(*s.config, s.walk, *s.info));
 }
 
 KZ_TEST(pcie_config, enables_match_sysfs,
@@ -89,7 +89,7 @@ KZ_TEST(pcie_config, enables_match_sysfs,
          .level = 1,
          .needs = {Cap::config_read, Cap::sysfs}}) {
   Subject s = look_at(device());
-  judge(compare_enables(*s.config, s.walk, *s.info));
+  judge_rules(compare_enables(*s.config, s.walk, *s.info));
 }
 
 }  // namespace kz::test

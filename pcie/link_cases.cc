@@ -31,7 +31,7 @@ KZ_TEST(pcie_link, status_within_capability,
          .needs = {Cap::config_read}}) {
   Subject s = look_at(device());
   LinkRegisters link = need_link(s);
-  judge(check_link(*s.config, s.walk));
+  judge_rules(check_link(*s.config, s.walk));
   metric("link_gts", link.now.gts, "GT/s");
   metric("link_width", link.now.width, "lanes");
 }
@@ -71,7 +71,7 @@ KZ_TEST(pcie_aer, clean,
     add_aer("nonfatal", s.info->aer.nonfatal);
     add_aer("fatal", s.info->aer.fatal);
   }
-  judge(check_aer_status(*s.config, s.walk));
+  judge_rules(check_aer_status(*s.config, s.walk));
 }
 
 }  // namespace kz::test

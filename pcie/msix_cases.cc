@@ -17,7 +17,7 @@ KZ_TEST(pcie_msix, structures_in_bars,
     need_whole_chain(s);
     skip("the function has no MSI-X capability");
   }
-  judge(check_msix(*s.config, s.walk, s.bar_sizes, s.virtual_function));
+  judge_rules(check_msix(*s.config, s.walk, s.bar_sizes, s.virtual_function));
 }
 
 KZ_TEST(pcie_msix, apart_from_registers,

@@ -31,7 +31,7 @@ void need_whole_chain(const Subject& subject) {
   block(why + "; run as root, or take the dump with lspci -xxxx as root");
 }
 
-void judge(const Findings& findings, std::string_view kind) {
+void judge_rules(const Findings& findings, std::string_view kind) {
   for (const auto& f : findings) {
     evidence(kind, {{"rule", f.rule}, {"offset", f.offset}, {"got", f.got}, {"text", f.text}});
     std::string text = fmt::format("{} ({}; offset {:#x} holds {})", f.text, f.rule, f.offset, f.got);

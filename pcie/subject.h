@@ -25,6 +25,6 @@ Subject look_at(Device& device);
 // Ends the test as blocked when the reader sees a part of the capability chain only (no root, short dump).
 void need_whole_chain(const Subject& subject);
 // Evidence for each finding; a rule that is broken fails the test, an oddity makes it warn.
-void judge(const Findings& findings, std::string_view kind = ev::pci_rule);
+void judge_rules(const Findings& findings, std::string_view kind = ev::pci_rule);
 
 }  // namespace kz::test

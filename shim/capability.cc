@@ -47,20 +47,18 @@ constexpr Entry table[] = {
     {Cap::reset_firmware, "reset_firmware"},
 };
 
-} // namespace
+}  // namespace
 
 std::string_view to_string(Cap cap) {
-  for (const Entry &e : table)
-    if (e.cap == cap)
-      return e.name;
+  for (const Entry& e : table)
+    if (e.cap == cap) return e.name;
   return "unknown";
 }
 
 std::optional<Cap> parse_cap(std::string_view name) {
-  for (const Entry &e : table)
-    if (e.name == name)
-      return e.cap;
+  for (const Entry& e : table)
+    if (e.name == name) return e.cap;
   return std::nullopt;
 }
 
-} // namespace kz
+}  // namespace kz

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -37,7 +38,7 @@ struct Limits {
   std::optional<uint32_t> hbm_geometry;  // KZ_GEOM(), where the physical map is known
   uint64_t max_transfer = 0;        // bytes, one command
   uint32_t max_dim = 0;             // matmul
-  uint16_t queues = 0;              // queue pairs in all
+  uint16_t queues = 0;              // queue pairs that a user can open: numbers 0 .. queues - 1 (drivers keep some)
   uint32_t max_depth = 0;           // entries of the largest ring
   uint16_t vectors = 0;
   unsigned iova_bits = 64;

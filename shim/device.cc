@@ -6,23 +6,21 @@
 namespace kz {
 
 std::string Identity::stable_id() const {
-  if (!serial.empty())
-    return "dsn-" + serial;
-  std::string ids = fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", vendor, device,
-                                subsystem_vendor, subsystem);
+  if (!serial.empty()) return "dsn-" + serial;
+  std::string ids = fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", vendor, device, subsystem_vendor, subsystem);
   return bdf ? fmt::format("slot-{}-{}", kz::to_string(*bdf), ids) : ids;
 }
 
 std::string_view to_string(ResetKind kind) {
   switch (kind) {
-  case ResetKind::function:
-    return "function";
-  case ResetKind::device:
-    return "device";
-  case ResetKind::firmware:
-    return "firmware";
+    case ResetKind::function:
+      return "function";
+    case ResetKind::device:
+      return "device";
+    case ResetKind::firmware:
+      return "firmware";
   }
   return "unknown";
 }
 
-} // namespace kz
+}  // namespace kz

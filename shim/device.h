@@ -62,7 +62,7 @@ class HbmBlock {
   virtual ~HbmBlock() = default;
   virtual HbmAddr addr() const = 0;
   virtual uint64_t size() const = 0;  // rounded up to HBM pages
-  // Frees now and returns how the device ended the free. The object is empty afterwards.
+  // Frees now and returns how the device ended the free. The object is empty afterwards: again is Error(usage).
   virtual Status free() = 0;
 };
 
@@ -129,7 +129,9 @@ struct OpenOptions {
   std::string run_dir;      // where a private softtpu keeps its sockets; empty: a new temporary folder
   std::chrono::nanoseconds timeout = std::chrono::seconds(10);
   bool exclusive = true;    // refuse, Error(busy), when another user has it open; not every backend can tell
-  bool bring_up = true;     // false: identify only, write nothing to the device
+  // false: identify only. Nothing is written but the memory-enable bit where registers need it, until somebody calls
+  // reset() or recover(), which bring the device up.
+  bool bring_up = true;
 };
 
 // Throws Error with a remedy: unknown scheme, missing socket, no permission, busy, not there.

@@ -2,6 +2,8 @@
 // The one place that knows which scheme opens which backend.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "shim/base/error.h"
 #include "shim/device.h"
 #include "shim/owned_device.h"
@@ -13,7 +15,7 @@
 namespace kz {
 namespace {
 
-Identity identify(const std::string &uri, ConfigSpace &c) {
+Identity identify(const std::string& uri, ConfigSpace& c) {
   Identity id;
   id.uri = uri;
   id.vendor = c.read16(0x00);
@@ -23,69 +25,66 @@ Identity identify(const std::string &uri, ConfigSpace &c) {
   id.subsystem_vendor = c.read16(0x2c);
   id.subsystem = c.read16(0x2e);
   id.name = fmt::format("{:04x}:{:04x} reference TPU", id.vendor, id.device);
-  for (const PciCapability &cap : walk_capabilities(c).found) {
-    if (!cap.extended || cap.id != 0x0003)
-      continue; // Device Serial Number, PCI Express r6.0, 7.9.3
-    uint64_t dsn = c.read32(cap.offset + 4u) |
-                   static_cast<uint64_t>(c.read32(cap.offset + 8u)) << 32;
+  for (const PciCapability& cap : walk_capabilities(c).found) {
+    if (!cap.extended || cap.id != 0x0003) continue;  // Device Serial Number, PCI Express r6.0, 7.9.3
+    uint64_t dsn = c.read32(cap.offset + 4u) | static_cast<uint64_t>(c.read32(cap.offset + 8u)) << 32;
     for (int byte = 7; byte >= 0; --byte)
-      id.serial += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff,
-                               byte > 0 ? "-" : "");
+      id.serial += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
   }
   return id;
 }
 
-std::unique_ptr<Device> open_socket(const std::string &uri,
-                                    const std::string &socket,
-                                    const OpenOptions &options) {
+std::unique_ptr<Device> open_socket(const std::string& uri, const std::string& socket,
+                                    const OpenOptions& options) {
   auto transport = tpu::open_vfio_user(socket, options.timeout);
   Identity id = identify(uri, transport->config());
-  return std::make_unique<tpu::TpuDevice>(std::move(transport), std::move(id),
-                                          options.bring_up);
+  return std::make_unique<tpu::TpuDevice>(std::move(transport), std::move(id), options.bring_up);
 }
 
-std::unique_ptr<Device> open_vfio_user(const Uri &uri,
-                                       const OpenOptions &options) {
+std::unique_ptr<Device> open_vfio_user(const Uri& uri, const OpenOptions& options) {
   return open_socket(uri.text, uri.path, options);
 }
 
-std::unique_ptr<Device> open_softtpu(const Uri &uri,
-                                     const OpenOptions &options) {
-  auto process =
-      std::make_shared<SoftTpuProcess>(SoftTpuSpec{.options = uri.options,
-                                                   .directory = options.run_dir,
-                                                   .extra = {},
-                                                   .timeout = options.timeout});
+// sun_path holds 107 bytes; a run's folder may be deeper than that, or have a softtpu already.
+std::string socket_folder(const std::string& run_dir) {
+  constexpr size_t longest = 85;
+  std::error_code ec;
+  bool fits = run_dir.size() <= longest && !std::filesystem::exists(run_dir + "/softtpu.sock", ec);
+  return fits ? run_dir : "";
+}
+
+std::unique_ptr<Device> open_softtpu(const Uri& uri, const OpenOptions& options) {
+  auto process = std::make_shared<SoftTpuProcess>(SoftTpuSpec{.options = uri.options,
+                                                              .directory = socket_folder(options.run_dir),
+                                                              .extra = {"--one-client"},
+                                                              .timeout = options.timeout});
   auto device = open_socket(uri.text, process->socket(), options);
   return std::make_unique<OwnedDevice>(std::move(device), std::move(process));
 }
 
-std::unique_ptr<Device> not_built(const Uri &uri, const OpenOptions &) {
+std::unique_ptr<Device> not_built(const Uri& uri, const OpenOptions&) {
   throw Error({Errc::unsupported, "open", "'" + uri.text + "'",
-               fmt::format("this build has no backend for {}:", uri.scheme),
-               "use softtpu:, vfio-user:, pci: or dump:", 0});
+               fmt::format("there is no {}: backend yet", uri.scheme),
+               "there are softtpu:, vfio-user:, pci: and dump:", 0});
 }
 
 struct Scheme {
   std::string_view name;
-  std::unique_ptr<Device> (*open)(const Uri &, const OpenOptions &);
+  std::unique_ptr<Device> (*open)(const Uri&, const OpenOptions&);
 };
 constexpr Scheme table[] = {
-    {"softtpu", open_softtpu}, {"vfio-user", open_vfio_user},
-    {"pci", open_pci},         {"dump", open_dump},
-    {"vfio", not_built},       {"dev", not_built},
+    {"softtpu", open_softtpu}, {"vfio-user", open_vfio_user}, {"pci", open_pci},
+    {"dump", open_dump},       {"vfio", not_built},           {"dev", not_built},
     {"adapter", not_built},
 };
 
-} // namespace
+}  // namespace
 
-std::unique_ptr<Device> open_device(const std::string &text,
-                                    const OpenOptions &options) {
+std::unique_ptr<Device> open_device(const std::string& text, const OpenOptions& options) {
   Uri uri = parse_uri(text);
-  for (const Scheme &s : table)
-    if (s.name == uri.scheme)
-      return s.open(uri, options);
+  for (const Scheme& s : table)
+    if (s.name == uri.scheme) return s.open(uri, options);
   return not_built(uri, options);
 }
 
-} // namespace kz
+}  // namespace kz

@@ -8,38 +8,32 @@
 namespace kz {
 
 bool QueueAudit::clean() const {
-  return completion_without_interrupt == 0 &&
-         interrupt_without_completion == 0 && duplicate_completion == 0 &&
-         unknown_completion == 0 && wrong_queue == 0 && bad_sq_head == 0 &&
+  return completion_without_interrupt == 0 && interrupt_without_completion == 0 &&
+         duplicate_completion == 0 && unknown_completion == 0 && wrong_queue == 0 && bad_sq_head == 0 &&
          bad_phase == 0 && reserved_set == 0;
 }
 
-Completion run(Queue &queue, const Command &command,
-               std::chrono::nanoseconds budget) {
+Completion run(Queue& queue, const Command& command, std::chrono::nanoseconds budget) {
   Deadline deadline(budget);
-  Ticket ticket = queue.submit(command);
+  Ticket ticket = queue.submit(command, true);  // wait() rings: one system call instead of two
   do {
-    for (const Completion &c : queue.wait(Deadline(deadline.left())))
-      if (c.ticket == ticket)
-        return c;
+    for (const Completion& c : queue.wait(Deadline(deadline.left())))
+      if (c.ticket == ticket) return c;
   } while (!deadline.passed());
-  throw Error({Errc::timeout, "run",
-               fmt::format("{} on queue {}", name_of(command.work), queue.id()),
-               fmt::format("no completion after {} of {}",
-                           to_string(deadline.elapsed()), to_string(budget)),
+  throw Error({Errc::timeout, "run", fmt::format("{} on queue {}", name_of(command.work), queue.id()),
+               fmt::format("no completion after {} of {}", to_string(deadline.elapsed()), to_string(budget)),
                "", 0});
 }
 
-Completion run_ok(Queue &queue, const Command &command,
-                  std::chrono::nanoseconds budget) {
+Completion run_ok(Queue& queue, const Command& command, std::chrono::nanoseconds budget) {
   Completion c = run(queue, command, budget);
-  if (c.status == Status::ok)
-    return c;
-  throw Error({Errc::status, "run",
-               fmt::format("{} on queue {}", name_of(command.work), queue.id()),
-               fmt::format("ended with {} ({:#x})", to_string(c.status),
-                           static_cast<unsigned>(c.status)),
-               "", 0});
+  if (c.status == Status::ok) return c;
+  std::string target = fmt::format("{} on queue {}", name_of(command.work), queue.id());
+  if (c.status == Status::lost)
+    throw Error({Errc::gone, "run", target, "the queue or device was reset before it completed", "", 0});
+  throw Error({Errc::status, "run", target,
+               fmt::format("ended with {} ({:#x})", to_string(c.status), static_cast<unsigned>(c.status)), "",
+               0});
 }
 
-} // namespace kz
+}  // namespace kz

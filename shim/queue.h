@@ -31,7 +31,7 @@ struct QueueAudit {
   uint64_t wrong_queue = 0;                    // the queue field names another queue
   uint64_t bad_sq_head = 0;                    // beyond what was submitted
   uint64_t bad_phase = 0;                      // a completion appeared in a slot out of turn
-  uint64_t reserved_set = 0;
+  uint64_t reserved_set = 0;                   // a status code that the ABI does not define
   bool clean() const;
 };
 
@@ -51,19 +51,22 @@ class Queue {
   virtual uint16_t cid(Ticket ticket) const = 0;
   // Completions that are there now, without waiting.
   virtual std::vector<Completion> poll() = 0;
-  // Waits for at least one completion by interrupt (or polling, as opened). Returns empty when the deadline passes.
+  // Rings for what is held, then waits for at least one completion by interrupt (or polling, as opened). Returns empty
+  // when the deadline passes. Throws Error(gone) when the device is found to be lost and nothing is there.
   // A completion found in memory without its interrupt is returned after `interrupt_grace` and counted in the audit.
   virtual std::vector<Completion> wait(Deadline deadline) = 0;
   // Queue reset: outstanding commands end with Status::lost and are returned. Throws Error(timeout).
   virtual std::vector<Completion> reset(Deadline deadline) = 0;
-  // Puts the command in the ring even if it is full, to show what the device does. Needs Cap::raw_commands.
+  // Puts the command in the ring even if it is full and rings, to show what the device does. It takes the next ticket.
+  // Needs Cap::raw_commands.
   virtual void overfill(const Command& command) = 0;
   virtual const QueueAudit& audit() const = 0;
 };
 
-// Runs one command to its end on an otherwise idle queue. Throws Error(timeout) naming the command and the budget.
+// Runs one command to its end on an otherwise idle queue. Throws Error(timeout) naming the command and the budget,
+// Error(gone).
 Completion run(Queue& queue, const Command& command, std::chrono::nanoseconds budget = std::chrono::seconds(5));
-// The same, and throws Error(status) unless it ended with Status::ok.
+// The same, and throws Error(status) unless it ended with Status::ok; Error(gone) for Status::lost.
 Completion run_ok(Queue& queue, const Command& command, std::chrono::nanoseconds budget = std::chrono::seconds(5));
 
 }  // namespace kz

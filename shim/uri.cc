@@ -13,15 +13,13 @@
 namespace kz {
 namespace {
 
-constexpr std::string_view schemes[] = {
-    "softtpu", "vfio-user", "pci", "dump", "vfio", "dev", "adapter"};
+constexpr std::string_view schemes[] = {"softtpu", "vfio-user", "pci", "dump", "vfio", "dev", "adapter"};
 
-void parse_options(std::string_view rest, Uri &uri) {
+void parse_options(std::string_view rest, Uri& uri) {
   while (!rest.empty()) {
     auto comma = rest.find(',');
     std::string_view item = rest.substr(0, comma);
-    rest = comma == std::string_view::npos ? std::string_view()
-                                           : rest.substr(comma + 1);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     auto equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0)
       throw Error({Errc::usage, "read device", "'" + uri.text + "'",
@@ -30,7 +28,7 @@ void parse_options(std::string_view rest, Uri &uri) {
   }
 }
 
-} // namespace
+}  // namespace
 
 Uri parse_uri(std::string_view text) {
   Uri uri;
@@ -38,22 +36,17 @@ Uri parse_uri(std::string_view text) {
   auto colon = text.find(':');
   uri.scheme = text.substr(0, colon);
   if (colon == std::string_view::npos ||
-      std::find(std::begin(schemes), std::end(schemes), uri.scheme) ==
-          std::end(schemes)) {
-    auto near = *std::min_element(
-        std::begin(schemes), std::end(schemes), [&](auto a, auto b) {
-          return edit_distance(uri.scheme, a) < edit_distance(uri.scheme, b);
-        });
+      std::find(std::begin(schemes), std::end(schemes), uri.scheme) == std::end(schemes)) {
+    auto near = *std::min_element(std::begin(schemes), std::end(schemes), [&](auto a, auto b) {
+      return edit_distance(uri.scheme, a) < edit_distance(uri.scheme, b);
+    });
     bool looks_like_bdf = text.find('.') != std::string_view::npos &&
                           text.find(':') != std::string_view::npos &&
-                          text.find_first_not_of("0123456789abcdefABCDEF:.") ==
-                              std::string_view::npos;
+                          text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
     std::string remedy = looks_like_bdf
                              ? fmt::format("write pci:{}", text)
-                             : fmt::format("did you mean {}:? known: {}:", near,
-                                           fmt::join(schemes, ":, "));
-    throw Error({Errc::usage, "read device", "'" + uri.text + "'",
-                 "no such scheme", remedy, 0});
+                             : fmt::format("did you mean {}:? known: {}:", near, fmt::join(schemes, ":, "));
+    throw Error({Errc::usage, "read device", "'" + uri.text + "'", "no such scheme", remedy, 0});
   }
   std::string_view rest = text.substr(colon + 1);
   if (uri.scheme == "softtpu") {
@@ -62,19 +55,14 @@ Uri parse_uri(std::string_view text) {
   }
   // A path may hold commas only before the first "name=value".
   auto comma = rest.find(',');
-  while (comma != std::string_view::npos &&
-         rest.find('=', comma) == std::string_view::npos)
+  while (comma != std::string_view::npos && rest.find('=', comma) == std::string_view::npos)
     comma = std::string_view::npos;
   uri.path = rest.substr(0, comma);
-  if (comma != std::string_view::npos)
-    parse_options(rest.substr(comma + 1), uri);
+  if (comma != std::string_view::npos) parse_options(rest.substr(comma + 1), uri);
   if (uri.path.empty())
-    throw Error({Errc::usage, "read device", "'" + uri.text + "'",
-                 "nothing stands after the scheme",
-                 uri.scheme == "pci" ? "such as pci:0000:01:00.0"
-                                     : "name the socket, file or node",
-                 0});
+    throw Error({Errc::usage, "read device", "'" + uri.text + "'", "nothing stands after the scheme",
+                 uri.scheme == "pci" ? "such as pci:0000:01:00.0" : "name the socket, file or node", 0});
   return uri;
 }
 
-} // namespace kz
+}  // namespace kz

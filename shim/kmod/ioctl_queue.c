@@ -200,6 +200,19 @@ void kz_queue_bell(struct kz_queue *q)
 	spin_unlock_irqrestore(&q->lock, flags);
 }
 
+/* A queue in a reset holds commands off for a moment; the reset holds kz->life. */
+static int kz_submit_wait(struct kz_file *kf, struct kz_queue *q, const struct kz_entry *e)
+{
+	int rc = kz_submit_one(kf, q, e);
+
+	if (rc != -EBUSY || READ_ONCE(q->state) != KZ_QUEUE_PAUSED)
+		return rc;
+	if (mutex_lock_killable(&kf->kz->life))
+		return -EINTR;
+	mutex_unlock(&kf->kz->life);
+	return kz_submit_one(kf, q, e);
+}
+
 int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 {
 	const struct kz_entry __user *from = u64_to_user_ptr(a->entries);
@@ -214,7 +227,7 @@ int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 	while (a->done < a->count) {
 		struct kz_entry e;
 
-		rc = copy_from_user(&e, from + a->done, sizeof(e)) ? -EFAULT : kz_submit_one(kf, q, &e);
+		rc = copy_from_user(&e, from + a->done, sizeof(e)) ? -EFAULT : kz_submit_wait(kf, q, &e);
 		if (rc)
 			break;
 		a->done++;

@@ -2,7 +2,9 @@
 #include "shim/pci/config_live.h"
 
 #include <fmt/format.h>
+extern "C" {
 #include <pci/pci.h>
+}
 #include <sys/stat.h>
 #include <unistd.h>
 

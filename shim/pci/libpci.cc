@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "shim/pci/libpci.h"
 
+extern "C" {
 #include <pci/pci.h>
+}
 
 #include <array>
 #include <cstdarg>

@@ -4,105 +4,74 @@
 #include <fmt/format.h>
 
 #include "shim/base/error.h"
+#include "shim/tpu/admin.h"
+#include "shim/tpu/hbm.h"
+#include "shim/uapi/kz_regs.h"
 
 namespace kz::tpu {
-namespace {
 
-kz_cmd alloc_command(uint8_t opcode, uint32_t context, uint64_t addr,
-                     uint64_t len) {
-  kz_cmd c{};
-  c.opcode = opcode;
-  c.u.alloc.addr = addr;
-  c.u.alloc.len = len;
-  c.u.alloc.ctx = context;
-  return c;
+Completion manage(Core& core, const kz_cmd& command, const char* what, const std::string& target,
+                  std::optional<std::chrono::nanoseconds> budget) {
+  if (core.admin == nullptr)
+    throw Error({Errc::gone, what, target, "the device is not up (opened to look only, or a reset failed)",
+                 "open it again, or reset it", 0});
+  return core.admin->run(command, what, target, budget.value_or(Admin::default_budget));
 }
 
-class Block final : public HbmBlock {
-public:
-  Block(TpuDevice &device, uint32_t context, HbmAddr addr, uint64_t size)
-      : device_(device), context_(context), addr_(addr), size_(size),
-        generation_(device.core()->generation) {}
-  ~Block() override {
-    try {
-      if (!freed_ && generation_ == device_.core()->generation &&
-          !device_.core()->wedged)
-        free();
-    } catch (const Error &) {
-      device_.core()->wedged = true;
-    }
-  }
-  HbmAddr addr() const override { return addr_; }
-  uint64_t size() const override { return size_; }
-  Status free() override {
-    freed_ = true;
-    if (generation_ != device_.core()->generation)
-      return Status::lost;
-    return device_
-        .admin(alloc_command(KZ_OP_HBM_FREE, context_, addr_.value, 0),
-               "free HBM")
-        .status;
-  }
-
-private:
-  TpuDevice &device_;
-  uint32_t context_;
-  HbmAddr addr_;
-  uint64_t size_;
-  uint64_t generation_;
-  bool freed_ = false;
-};
-
-} // namespace
-
-TpuContext::TpuContext(TpuDevice &device, uint32_t id)
-    : device_(device), id_(id), generation_(device.core()->generation) {}
+TpuContext::TpuContext(std::shared_ptr<Core> core, uint32_t id)
+    : core_(std::move(core)), state_(std::make_shared<ContextState>()) {
+  state_->id = id;
+  state_->generation = id == 0 ? 0 : core_->generation.load();
+}
 
 TpuContext::~TpuContext() {
-  if (id_ == 0 || generation_ != device_.core()->generation ||
-      device_.core()->wedged)
-    return;
-  try {
+  state_->open = false;
+  if (id() == 0 || state_->generation != core_->generation) return;
+  core_->cleanup.run([&](std::chrono::nanoseconds budget) {
     kz_cmd c{};
     c.opcode = KZ_OP_CTX_DESTROY;
-    c.u.ctx.ctx = id_;
-    device_.admin(c, "destroy context");
-  } catch (const Error &) {
-    device_.core()->wedged = true;
-  }
+    c.u.ctx.ctx = id();
+    manage(*core_, c, "destroy", fmt::format("context {}", id()), budget);
+  });
 }
 
-void TpuContext::check_alive(const char *what) const {
-  if (id_ != 0 && generation_ != device_.core()->generation)
-    throw Error({Errc::gone, what, fmt::format("context {}", id_),
-                 "the device was reset since it was created",
-                 "create a new context", 0});
+void TpuContext::check_alive(const char* what) const {
+  if (state_->generation == 0 || state_->generation == core_->generation) return;
+  throw Error({Errc::gone, what, fmt::format("context {}", id()),
+               "the device was reset or given up since it was created", "create a new context", 0});
 }
 
-std::unique_ptr<Queue> TpuContext::open_queue(const QueueSpec &spec) {
+std::unique_ptr<Queue> TpuContext::open_queue(const QueueSpec& spec) {
   check_alive("open a queue in");
-  return device_.open_queue(id_, spec);
+  if (core_->admin == nullptr)
+    throw Error({Errc::gone, "open", "a queue",
+                 "the device is not up (opened to look only, or a reset failed)",
+                 "open it again, or reset it", 0});
+  if (spec.order < 1 || spec.order > core_->max_order)
+    throw Error({Errc::usage, "open", "a queue",
+                 fmt::format("2^{} entries; the device takes 2^1 to 2^{}", spec.order, core_->max_order), "",
+                 0});
+  uint16_t number = core_->numbers.take();
+  try {
+    auto* numbers = &core_->numbers;  // lives as long as the queue's share of the core
+    return std::make_unique<TpuQueue>(core_, number, id(), spec,
+                                      [numbers](uint16_t q) { numbers->give_back(q); });
+  } catch (...) {
+    core_->numbers.give_back(number);
+    throw;
+  }
 }
 
 std::unique_ptr<HbmBlock> TpuContext::alloc(Bytes size) {
   check_alive("allocate HBM in");
-  Completion done = device_.admin(
-      alloc_command(KZ_OP_HBM_ALLOC, id_, 0, size.value), "allocate HBM");
-  if (done.status == Status::ok)
-    return std::make_unique<Block>(
-        device_, id_, HbmAddr{done.result},
-        align_up(size.value, device_.capabilities().limits.hbm_page));
-  throw Error(
-      {done.status == Status::no_memory ? Errc::no_memory : Errc::status,
-       "allocate", kz::to_string(size) + " of HBM",
-       std::string(to_string(done.status)), "", 0});
+  return allocate(core_, state_, size);
 }
 
 Status TpuContext::free_raw(HbmAddr addr) {
   check_alive("free HBM in");
-  return device_
-      .admin(alloc_command(KZ_OP_HBM_FREE, id_, addr.value, 0), "free HBM")
+  return manage(*core_, hbm_command(KZ_OP_HBM_FREE, id(), addr, 0), "free HBM at",
+                fmt::format("{:#x}", addr.value))
       .status;
 }
 
-} // namespace kz::tpu
+}  // namespace kz::tpu

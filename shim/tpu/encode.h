@@ -9,6 +9,6 @@ namespace kz::tpu {
 
 // Phase bit and command id are left 0: the queue sets them. Throws Error(usage)
 // for what the ABI cannot express (more than KZ_MARCH_OPS operations).
-kz_cmd encode(const Command &command);
+kz_cmd encode(const Command& command);
 
-} // namespace kz::tpu
+}  // namespace kz::tpu

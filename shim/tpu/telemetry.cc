@@ -11,13 +11,10 @@ namespace kz::tpu {
 
 Telemetry decode_telemetry(std::span<const std::byte> block) {
   Telemetry t;
-  for (std::byte b : block)
-    t.raw_hex += fmt::format("{:02x}", static_cast<unsigned>(b));
-  t.all_ones = std::all_of(block.begin(), block.end(),
-                           [](std::byte b) { return b == std::byte{0xff}; });
+  for (std::byte b : block) t.raw_hex += fmt::format("{:02x}", static_cast<unsigned>(b));
+  t.all_ones = std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0xff}; });
   kz_telemetry k;
-  if (t.all_ones || block.size() < sizeof k)
-    return t;
+  if (t.all_ones || block.size() < sizeof k) return t;
   std::memcpy(&k, block.data(), sizeof k);
   auto celsius = [](int32_t milli) { return milli / 1000.0; };
   t.core_celsius = celsius(k.temp_core_mc);
@@ -28,8 +25,7 @@ Telemetry decode_telemetry(std::span<const std::byte> block) {
   t.power_cap_watts = k.power_cap_mw / 1000.0;
   t.clock_mhz = k.clock_khz / 1000.0;
   t.clock_max_mhz = k.clock_max_khz / 1000.0;
-  if (k.fan_present != 0)
-    t.fan_rpm = k.fan_rpm;
+  if (k.fan_present != 0) t.fan_rpm = k.fan_rpm;
   t.throttle = k.throttle;
   t.throttle_ms = k.throttle_ms;
   t.heartbeat = k.heartbeat;
@@ -50,4 +46,4 @@ Telemetry decode_telemetry(std::span<const std::byte> block) {
   return t;
 }
 
-} // namespace kz::tpu
+}  // namespace kz::tpu

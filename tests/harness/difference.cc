@@ -2,7 +2,6 @@
 #include "tests/harness/difference.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -38,12 +37,7 @@ bool swapped_in_words(const Difference& d, Span want, Span got) {
     for (size_t at = d.first / word * word; fits && at <= d.last && at + word <= want.size(); at += word) {
       if (std::equal(&want[at], &want[at] + word, &got[at])) continue;
       any = true;
-      std::array<std::byte, 8> a{}, b{};
-      std::copy_n(&want[at], word, a.begin());
-      std::copy_n(&got[at], word, b.begin());
-      std::sort(a.begin(), a.begin() + word);
-      std::sort(b.begin(), b.begin() + word);
-      fits = a == b;
+      fits = std::is_permutation(&want[at], &want[at] + word, &got[at]);
     }
     if (fits && any) return true;
   }

@@ -26,7 +26,8 @@ void HostArea::arm(uint64_t offset, uint64_t len) {
 
 std::string HostArea::check(uint64_t offset, uint64_t len, const std::string& path) {
   auto all = buffer_->bytes();
-  std::string before = check_guard(all.subspan(kMargin + offset - kGuard, kGuard), kGuardByte, "before", path);
+  std::string before =
+      check_guard(all.subspan(kMargin + offset - kGuard, kGuard), kGuardByte, "before", path);
   std::string after = check_guard(all.subspan(kMargin + offset + len, kGuard), kGuardByte, "after", path);
   return before.empty() ? after : after.empty() ? before : before + "; " + after;
 }

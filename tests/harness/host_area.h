@@ -12,8 +12,8 @@ namespace kz::test {
 
 class HostArea {
  public:
-  static constexpr uint64_t kMargin = 16384;   // unused bytes before and after, at least
-  static constexpr uint64_t kGuard = 4096;     // checked on each side of a window
+  static constexpr uint64_t kMargin = 16384;  // unused bytes before and after, at least
+  static constexpr uint64_t kGuard = 4096;    // checked on each side of a window
   static constexpr std::byte kGuardByte{0x5a};
 
   // `spec.size` is the usable size; the margins come on top.

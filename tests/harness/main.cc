@@ -17,6 +17,8 @@ class RecordListener : public ::testing::EmptyTestEventListener {
   }
   void OnTestPartResult(const ::testing::TestPartResult& part) override {
     if (!part.failed()) return;
+    std::string_view text = part.message();
+    if (text.starts_with("Failed\n")) text.remove_prefix(7);  // GoogleTest's own word before what was said
     kz::test::Session::get().add_failure(
         {part.file_name() ? part.file_name() : "", part.line_number(), part.message()});
   }

@@ -67,7 +67,9 @@ std::string kind_of(const Work& work) {
   const auto* matmul = std::get_if<cmd::Matmul>(&work);
   const auto* vector = std::get_if<cmd::Vector>(&work);
   const bool zero = (copy && copy->len == 0) || (fill && fill->len == 0) || (crc && crc->len == 0) ||
-                    (march && march->len == 0) || (matmul && (matmul->m == 0 || matmul->n == 0 || matmul->k == 0)) || (vector && vector->n == 0);
+                    (march && march->len == 0) ||
+                    (matmul && (matmul->m == 0 || matmul->n == 0 || matmul->k == 0)) ||
+                    (vector && vector->n == 0);
   return zero ? "zero_size" : "valid";
 }
 

@@ -43,8 +43,8 @@ void report_forbidden(const Session::Audited& audited) {
   }
 }
 
-// A call of the device itself did not end: contexts and memory go over a queue of the driver's own, which only such
-// calls can try again.
+// A call of the device itself did not end: contexts and memory go over a queue of the driver's own, which
+// only such calls can try again.
 Stall stalled_admin(Device& device, const Error& e) {
   Stall stall{.command = e.info().operation};
   try {

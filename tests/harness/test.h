@@ -75,7 +75,8 @@ class DeviceTest : public ::testing::Test {
   // expect_reset(); needs a lasting device.
   void close_device();
   void reopen_device();
-  // Skips where the device would not outlive its client, or where everybody gets one of his own (a private softtpu).
+  // Skips where the device would not outlive its client, or where everybody gets one of his own (a private
+  // softtpu).
   void need_lasting_device();
   const std::string& device_uri() const;
 

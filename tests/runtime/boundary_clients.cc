@@ -42,7 +42,8 @@ void tell(int fd, const Report& report) {
     auto host = device->dma_buffer({.size = {65536}});
     fill_payload(host->bytes(), {seed});
     run_ok(*queues[0], {cmd::Copy{at(host->iova()), at(block->addr()), 65536}});
-    if (device->capabilities().has(Cap::hbm_physical)) report.physical = device->physical(*context, block->addr()).value;
+    if (device->capabilities().has(Cap::hbm_physical))
+      report.physical = device->physical(*context, block->addr()).value;
     for (bool told = false;; told = true) {
       for (auto& queue : queues)
         while (queue->outstanding() < queue->depth())
@@ -80,7 +81,10 @@ class Child {
     Report report;
     pollfd p{read_.get(), POLLIN, 0};
     if (::poll(&p, 1, 10000) != 1 || ::read(read_.get(), &report, sizeof report) != sizeof report)
-      throw Error({.code = Errc::timeout, .operation = "wait for the child's work", .target = "child client", .detail = "nothing in 10 s"});
+      throw Error({.code = Errc::timeout,
+                   .operation = "wait for the child's work",
+                   .target = "child client",
+                   .detail = "nothing in 10 s"});
     return report;
   }
 
@@ -99,12 +103,13 @@ class Child {
 
 }  // namespace
 
-KZ_TEST(boundary, client_killed,
-        {.meaning = "a user that dies with commands in flight leaves no memory, no context and no secret behind",
-         .level = 4,
-         .labels = {"destructive"},
-         .needs = {Cap::contexts, Cap::hbm_alloc, Cap::dma, Cap::telemetry},
-         .limit = 60s}) {
+KZ_TEST(
+    boundary, client_killed,
+    {.meaning = "a user that dies with commands in flight leaves no memory, no context and no secret behind",
+     .level = 4,
+     .labels = {"destructive"},
+     .needs = {Cap::contexts, Cap::hbm_alloc, Cap::dma, Cap::telemetry},
+     .limit = 60s}) {
   for (uint64_t round = 0; round < 3; ++round) {
     close_device();
     before_danger("kill -9 a client with commands in flight");
@@ -117,16 +122,19 @@ KZ_TEST(boundary, client_killed,
     }
     const auto start = Clock::now();
     reopen_device();
-    metric("boundary.reopen_after_kill", std::chrono::duration<double, std::milli>(Clock::now() - start).count(), "ms");
+    metric("boundary.reopen_after_kill",
+           std::chrono::duration<double, std::milli>(Clock::now() - start).count(), "ms");
     const auto& limits = caps().limits;
     const Telemetry now = device().telemetry();
     if (now.contexts.value_or(0) != 0) {
-      evidence(ev::reset, {{"kind", "client_gone"}, {"what", "state_kept"}, {"ms", 0}, {"state", "contexts"}});
+      evidence(ev::reset,
+               {{"kind", "client_gone"}, {"what", "state_kept"}, {"ms", 0}, {"state", "contexts"}});
       ADD_FAILURE() << *now.contexts << " context(s) of the dead client are still there";
     }
     const uint64_t whole = limits.hbm_bytes - now.pages_retired.value_or(0) * limits.hbm_page;
     if (const uint64_t free = settled_free(device(), whole); now.hbm_free && free < whole) {
-      evidence(ev::hbm_leak, {{"bytes", whole - free}, {"cycles", 1}, {"slope_bytes_per_cycle", whole - free}});
+      evidence(ev::hbm_leak,
+               {{"bytes", whole - free}, {"cycles", 1}, {"slope_bytes_per_cycle", whole - free}});
       ADD_FAILURE() << whole - free << " bytes of HBM stayed with the dead client";
     }
     auto queue = open_queue(device().root_context());
@@ -134,7 +142,9 @@ KZ_TEST(boundary, client_killed,
     if (report.physical && limits.hbm_cleared) {
       run_good(*queue, {cmd::Copy{at(HbmAddr{report.physical}), host.place(), 65536}});
       const bool dirty = std::ranges::any_of(host.bytes(), [](std::byte b) { return b != std::byte{0}; });
-      if (dirty) evidence(ev::hbm_not_cleared, {{"after", "context"}, {"pattern", read_tag(host.bytes()) ? "the last owner's" : "other"}});
+      if (dirty)
+        evidence(ev::hbm_not_cleared,
+                 {{"after", "context"}, {"pattern", read_tag(host.bytes()) ? "the last owner's" : "other"}});
       EXPECT_FALSE(dirty) << "the dead client's memory can be read";
     }
     run_good(*queue, {cmd::Nop{}});
@@ -158,7 +168,8 @@ KZ_TEST(boundary, second_client,
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Errc::busy) << e.what();
     }
-    metric("boundary.second_client_refused", std::chrono::duration<double, std::milli>(Clock::now() - start).count(), "ms");
+    metric("boundary.second_client_refused",
+           std::chrono::duration<double, std::milli>(Clock::now() - start).count(), "ms");
     for (int n = 0; n < 20; ++n) run_good(*queue, {cmd::Nop{}});
   }
 }

@@ -19,7 +19,8 @@ struct KindOf {
   uint32_t reason;
 };
 
-// Config space that the driver has to bring back: command, BARs, and the control words of MSI(-X) and PCI Express.
+// Config space that the driver has to bring back: command, BARs, and the control words of MSI(-X) and PCI
+// Express.
 std::vector<std::pair<uint32_t, uint16_t>> driver_words(ConfigSpace& config) {
   std::vector<std::pair<uint32_t, uint16_t>> words;
   auto add = [&](uint32_t offset) { words.emplace_back(offset, config.read16(offset)); };
@@ -45,7 +46,8 @@ class ResetCheck {
     HostArea host(device_, {.size = {65536}});
     fill_payload(host.bytes(), {seed_});
     run_good(*queue_, {cmd::Copy{host.place(), at(block_->addr()), 65536}});
-    if (device_.capabilities().has(Cap::hbm_physical)) physical_ = device_.physical(*context_, block_->addr());
+    if (device_.capabilities().has(Cap::hbm_physical))
+      physical_ = device_.physical(*context_, block_->addr());
     context_id_ = context_->id();
     context_addr_ = block_->addr();
     device_.write_register(KZ_REG_SCRATCH, 0x5ec2e700);
@@ -84,7 +86,8 @@ class ResetCheck {
   }
 
   void counts() {
-    const uint32_t count = device_.read_register(KZ_REG_RESET_COUNT), reason = device_.read_register(KZ_REG_RESET_REASON);
+    const uint32_t count = device_.read_register(KZ_REG_RESET_COUNT),
+                   reason = device_.read_register(KZ_REG_RESET_REASON);
     if (before_.reset_count && count != *before_.reset_count + 1) {
       say("count_wrong", ms_, {{"got", count}, {"want", *before_.reset_count + 1}});
       ADD_FAILURE() << "the reset count went from " << *before_.reset_count << " to " << count;
@@ -109,19 +112,24 @@ class ResetCheck {
     query.opcode = KZ_OP_HBM_QUERY;
     query.u.alloc.addr = context_addr_.value;
     query.u.alloc.ctx = context_id_;
-    if (device_.capabilities().has(Cap::raw_commands) && run_one(*queue, {cmd::Raw{query}}).status == Status::ok)
+    if (device_.capabilities().has(Cap::raw_commands) &&
+        run_one(*queue, {cmd::Raw{query}}).status == Status::ok)
       kept("a context's page table");
-    const uint64_t whole = device_.capabilities().limits.hbm_bytes - now.pages_retired.value_or(0) * device_.capabilities().limits.hbm_page;
+    const uint64_t whole = device_.capabilities().limits.hbm_bytes -
+                           now.pages_retired.value_or(0) * device_.capabilities().limits.hbm_page;
     if (now.hbm_free && *now.hbm_free < whole) {
       kept(fmt::format("an allocation of {} bytes", whole - *now.hbm_free));
-      evidence(ev::hbm_leak, {{"bytes", whole - *now.hbm_free}, {"cycles", 1}, {"slope_bytes_per_cycle", whole - *now.hbm_free}});
+      evidence(ev::hbm_leak, {{"bytes", whole - *now.hbm_free},
+                              {"cycles", 1},
+                              {"slope_bytes_per_cycle", whole - *now.hbm_free}});
     }
     if (!physical_ || !device_.capabilities().limits.hbm_cleared) return;
     HostArea host(device_, {.size = {65536}});
     run_good(*queue, {cmd::Copy{at(*physical_), host.place(), 65536}});
     if (std::ranges::all_of(host.bytes(), [](std::byte b) { return b == std::byte{0}; })) return;
     const auto tag = read_tag(host.bytes());
-    evidence(ev::hbm_not_cleared, {{"after", "reset"}, {"pattern", tag && tag->seed == seed_ ? "the last owner's" : "other"}});
+    evidence(ev::hbm_not_cleared,
+             {{"after", "reset"}, {"pattern", tag && tag->seed == seed_ ? "the last owner's" : "other"}});
     kept("memory content");
   }
 
@@ -130,7 +138,8 @@ class ResetCheck {
       const uint16_t now = device_.config().read16(offset);
       if (now == value) continue;
       say("config_lost", ms_, {{"offset", offset}, {"got", now}, {"want", value}});
-      ADD_FAILURE() << fmt::format("config word {:#x} is {:#x} after the reset, was {:#x}", offset, now, value);
+      ADD_FAILURE() << fmt::format("config word {:#x} is {:#x} after the reset, was {:#x}", offset, now,
+                                   value);
     }
   }
 
@@ -170,7 +179,8 @@ void check_reset(Device& device, KindOf kind, uint64_t seed) {
 }  // namespace
 
 KZ_TEST(boundary, reset_function,
-        {.meaning = "a function-level reset ends in time, is counted, and leaves no state, no memory and a restored config space",
+        {.meaning = "a function-level reset ends in time, is counted, and leaves no state, no memory and a "
+                    "restored config space",
          .level = 4,
          .labels = {"destructive"},
          .needs = {Cap::reset_function, Cap::registers, Cap::hbm_alloc, Cap::dma},
@@ -180,7 +190,8 @@ KZ_TEST(boundary, reset_function,
 }
 
 KZ_TEST(boundary, reset_device,
-        {.meaning = "a device reset ends in time, is counted, and leaves no state, no memory and a restored config space",
+        {.meaning = "a device reset ends in time, is counted, and leaves no state, no memory and a restored "
+                    "config space",
          .level = 4,
          .labels = {"destructive"},
          .needs = {Cap::reset_device, Cap::registers, Cap::hbm_alloc, Cap::dma},
@@ -200,7 +211,8 @@ KZ_TEST(boundary, reset_firmware,
 }
 
 KZ_TEST(boundary, reset_under_load,
-        {.meaning = "a function-level reset under load: every command is accounted for, nothing writes memory afterwards",
+        {.meaning = "a function-level reset under load: every command is accounted for, nothing writes "
+                    "memory afterwards",
          .level = 4,
          .labels = {"destructive"},
          .needs = {Cap::reset_function, Cap::hbm_alloc, Cap::dma},
@@ -219,7 +231,8 @@ KZ_TEST(boundary, reset_under_load,
       queues.push_back(open_queue(*context, {.order = 5}));
       for (int i = 0; i < 24; ++i, ++submitted) {
         const Place there = at(hbm->addr() + q * kLen);
-        queues[q]->submit({i % 2 ? Work(cmd::Copy{there, host.place(), kLen}) : Work(cmd::Fill{there, kLen, 0x99})}, true);
+        queues[q]->submit(
+            {i % 2 ? Work(cmd::Copy{there, host.place(), kLen}) : Work(cmd::Fill{there, kLen, 0x99})}, true);
       }
     }
     for (auto& queue : queues) queue->ring();
@@ -237,14 +250,17 @@ KZ_TEST(boundary, reset_under_load,
       accounted += queue->audit().completed + queue->audit().dropped;
     }
     if (accounted != submitted)
-      evidence(ev::audit, {{"field", "unaccounted"}, {"count", submitted - std::min(accounted, submitted)}, {"queue", -1}});
+      evidence(
+          ev::audit,
+          {{"field", "unaccounted"}, {"count", submitted - std::min(accounted, submitted)}, {"queue", -1}});
     EXPECT_EQ(accounted, submitted) << "commands that were in flight are missing in the account";
     queues.clear();
     auto after = device().create_context();
     auto queue = open_queue(*after);
     for (int i = 0; i < 20; ++i) run_good(*queue, {cmd::Nop{}});
     const auto written = std::ranges::count_if(host.bytes(), [&](std::byte b) { return b != own; });
-    if (written) evidence(ev::data_rewritten, {{"after_ns", 0}, {"bytes", written}, {"path", "hbm>host after reset"}});
+    if (written)
+      evidence(ev::data_rewritten, {{"after_ns", 0}, {"bytes", written}, {"path", "hbm>host after reset"}});
     EXPECT_EQ(written, 0) << "a copy from before the reset wrote host memory after it";
   }
 }

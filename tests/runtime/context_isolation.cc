@@ -28,7 +28,8 @@ void isolation(const char* how, const std::string& text) {
 }  // namespace
 
 KZ_TEST(context, isolation,
-        {.meaning = "a context can neither read nor write another's memory, by its address or by its physical place",
+        {.meaning =
+             "a context can neither read nor write another's memory, by its address or by its physical place",
          .level = 4,
          .needs = {Cap::contexts, Cap::hbm_alloc, Cap::dma}}) {
   constexpr uint64_t kLen = 65536;
@@ -47,21 +48,24 @@ KZ_TEST(context, isolation,
     std::vector<HbmAddr> tries = {blocks[i]->addr()};
     if (caps().has(Cap::hbm_physical)) tries.push_back(device().physical(*owner.context, blocks[i]->addr()));
     for (HbmAddr addr : tries) {
-      if (addr.value >= own->addr().value && addr.value < own->addr().value + kLen) continue;  // numerically its own
+      if (addr.value >= own->addr().value && addr.value < own->addr().value + kLen)
+        continue;  // numerically its own
       std::ranges::fill(seen.bytes(), std::byte{0});
       const Completion read = run_one(*thief.queue, {cmd::Copy{at(addr), seen.place(), kLen}});
       const auto tag = read_tag(seen.bytes());
       if (tag && tag->seed == seed())
         isolation("read", "a context read the bytes of another");
       else if (read.status != Status::hbm_fault)
-        isolation("read", "reading another context's address ended with " + std::string(to_string(read.status)));
+        isolation("read",
+                  "reading another context's address ended with " + std::string(to_string(read.status)));
       if (run_one(*thief.queue, {cmd::Fill{at(addr), kLen, 0x6666666666666666}}).status != Status::hbm_fault)
         isolation("write", "writing another context's address was not refused");
     }
   }
   for (int i = 0; i < kBlocks; ++i) {
     run_good(*owner.queue, {cmd::Copy{at(blocks[i]->addr()), seen.place(), kLen}});
-    if (first_mismatch(seen.bytes(), {seed(), static_cast<uint32_t>(i)})) isolation("write", "the owner's bytes were changed");
+    if (first_mismatch(seen.bytes(), {seed(), static_cast<uint32_t>(i)}))
+      isolation("write", "the owner's bytes were changed");
   }
   // Each sees its own: the thief's page still holds what it wrote, not the owner's bytes.
   run_good(*thief.queue, {cmd::Copy{at(own->addr()), seen.place(), kLen}});
@@ -104,11 +108,12 @@ KZ_TEST(context, no_shared_page,
   }
 }
 
-KZ_TEST(context, freed_memory_is_cleared,
-        {.meaning = "the next owner of freed memory finds zeroes, after a free and after the end of its context",
-         .level = 4,
-         .needs = {Cap::contexts, Cap::hbm_alloc, Cap::dma},
-         .limit = 20s}) {
+KZ_TEST(
+    context, freed_memory_is_cleared,
+    {.meaning = "the next owner of freed memory finds zeroes, after a free and after the end of its context",
+     .level = 4,
+     .needs = {Cap::contexts, Cap::hbm_alloc, Cap::dma},
+     .limit = 20s}) {
   if (!caps().limits.hbm_cleared) skip("the device does not promise cleared memory");
   constexpr int kPages = 24;
   const uint64_t page = caps().limits.hbm_page;
@@ -140,7 +145,8 @@ KZ_TEST(context, freed_memory_is_cleared,
       run_good(*next.queue, {cmd::Copy{at(fresh.back()->addr()), host.place(), page}});
       dirty += std::ranges::any_of(host.bytes(), [](std::byte b) { return b != std::byte{0}; });
       if (const auto tag = read_tag(host.bytes()); tag && tag->seed == seed())
-        evidence(ev::hbm_not_cleared, {{"after", after}, {"pattern", "the last owner's"}, {"page", tag->sequence}});
+        evidence(ev::hbm_not_cleared,
+                 {{"after", after}, {"pattern", "the last owner's"}, {"page", tag->sequence}});
       else if (dirty == 1 && i == 0)
         evidence(ev::hbm_not_cleared, {{"after", after}, {"pattern", "other"}});
     }
@@ -154,7 +160,8 @@ KZ_TEST(context, privileges,
          .needs = {Cap::contexts, Cap::raw_commands}}) {
   User user(device());
   auto block = user.context->alloc({caps().limits.hbm_page});
-  for (uint8_t opcode : {KZ_OP_CTX_CREATE, KZ_OP_CTX_DESTROY, KZ_OP_HBM_QUERY, KZ_OP_FW_UPDATE, KZ_OP_ECC_INJECT}) {
+  for (uint8_t opcode :
+       {KZ_OP_CTX_CREATE, KZ_OP_CTX_DESTROY, KZ_OP_HBM_QUERY, KZ_OP_FW_UPDATE, KZ_OP_ECC_INJECT}) {
     kz_cmd raw{};
     raw.opcode = opcode;
     if (opcode == KZ_OP_CTX_DESTROY) raw.u.ctx.ctx = user.context->id();

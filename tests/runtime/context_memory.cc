@@ -20,18 +20,24 @@ void must_not_fit(Device& device, Context& context, uint64_t size) {
     auto block = context.alloc({size});
   } catch (const Error& e) {
     if (e.code() == Errc::gone) throw;
-    got = e.code() == Errc::no_memory ? "no_memory" : e.code() == Errc::timeout ? "timeout" : std::string(e.what());
+    got = e.code() == Errc::no_memory ? "no_memory"
+          : e.code() == Errc::timeout ? "timeout"
+                                      : std::string(e.what());
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   metric("context.refusal", seconds * 1e3, "ms");
   if (got == "no_memory" && seconds < 2) return;
   evidence(ev::alloc_wrong, {{"asked", size}, {"expected", "no_memory"}, {"got", got}, {"seconds", seconds}});
   if (got == "timeout") {
-    report_stall(device, {.command = "HBM_ALLOC", .budget = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3))});
-    throw Error({.code = Errc::timeout, .operation = "allocate HBM", .target = to_string(Bytes{size}),
+    report_stall(device, {.command = "HBM_ALLOC",
+                          .budget = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3))});
+    throw Error({.code = Errc::timeout,
+                 .operation = "allocate HBM",
+                 .target = to_string(Bytes{size}),
                  .detail = "the device did not refuse what it does not have"});
   }
-  ADD_FAILURE() << "an allocation of " << to_string(Bytes{size}) << " ended with " << got << " after " << seconds << " s";
+  ADD_FAILURE() << "an allocation of " << to_string(Bytes{size}) << " ended with " << got << " after "
+                << seconds << " s";
 }
 
 }  // namespace
@@ -66,7 +72,8 @@ KZ_TEST(context, churn,
   metric("context.free_slope", slope.slope, "B/cycle");
   const uint64_t missing = *base - std::min<uint64_t>(*base, settled_free(device(), *base));
   if (missing == 0) return;
-  evidence(ev::hbm_leak, {{"bytes", missing}, {"cycles", cycles.size()}, {"slope_bytes_per_cycle", -slope.slope}});
+  evidence(ev::hbm_leak,
+           {{"bytes", missing}, {"cycles", cycles.size()}, {"slope_bytes_per_cycle", -slope.slope}});
   FAIL() << missing << " bytes of HBM did not come back after " << cycles.size() << " contexts";
 }
 
@@ -79,7 +86,8 @@ KZ_TEST(context, exhaustion,
   auto context = device().create_context();
   auto queue = open_queue(*context);
   const uint64_t base = device().telemetry().hbm_free.value_or(0);
-  for (uint64_t size : {base + page, 2 * caps().limits.hbm_bytes, uint64_t{1} << 60}) must_not_fit(device(), *context, size);
+  for (uint64_t size : {base + page, 2 * caps().limits.hbm_bytes, uint64_t{1} << 60})
+    must_not_fit(device(), *context, size);
   {
     const auto all = take_all_but(device(), *context, 0);
     must_not_fit(device(), *context, page);
@@ -87,7 +95,8 @@ KZ_TEST(context, exhaustion,
     run_good(*queue, {cmd::Fill{at(all.front()->addr()), page, 5}});
   }
   const uint64_t now = settled_free(device(), base);
-  if (now < base) evidence(ev::hbm_leak, {{"bytes", base - now}, {"cycles", 1}, {"slope_bytes_per_cycle", base - now}});
+  if (now < base)
+    evidence(ev::hbm_leak, {{"bytes", base - now}, {"cycles", 1}, {"slope_bytes_per_cycle", base - now}});
   EXPECT_EQ(now, base) << "memory did not come back after exhaustion";
   auto after = context->alloc({page});
   run_good(*queue, {cmd::Fill{at(after->addr()), page, 6}});
@@ -105,7 +114,8 @@ KZ_TEST(context, frees,
   auto refused = [&](Context& who, HbmAddr addr, const char* what) {
     const Status got = who.free_raw(addr);
     if (got == Status::hbm_fault) return;
-    if (got == Status::ok) evidence(ev::alloc_wrong, {{"asked", what}, {"expected", "hbm_fault"}, {"got", "ok"}});
+    if (got == Status::ok)
+      evidence(ev::alloc_wrong, {{"asked", what}, {"expected", "hbm_fault"}, {"got", "ok"}});
     ADD_FAILURE() << "freeing " << what << ": " << report_status("HBM_FREE", Status::hbm_fault, got);
   };
   refused(*context, block->addr() + page, "the middle of an allocation");
@@ -117,7 +127,8 @@ KZ_TEST(context, frees,
 }
 
 KZ_TEST(context, many,
-        {.meaning = "contexts can be made until the device says that there are no more, and all can be given back",
+        {.meaning =
+             "contexts can be made until the device says that there are no more, and all can be given back",
          .level = 4,
          .needs = {Cap::contexts}}) {
   const auto before = device().telemetry();

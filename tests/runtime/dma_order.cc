@@ -25,7 +25,8 @@ Completion spin(QueueGuard& queue, const Command& command) {
 
 void must_be_ok(const Completion& done, const char* name) {
   if (done.status != Status::ok)
-    throw Error({.code = Errc::status, .operation = name, .detail = report_status(name, Status::ok, done.status)});
+    throw Error(
+        {.code = Errc::status, .operation = name, .detail = report_status(name, Status::ok, done.status)});
 }
 
 }  // namespace
@@ -48,11 +49,10 @@ KZ_TEST(dma, visible_at_completion,
     must_be_ok(spin(*writer, {cmd::Copy{from.place(), at(hbm->addr()), kBlock}}), "COPY");
     // Another queue is not ordered behind the first but by this completion.
     must_be_ok(spin(*reader, {cmd::Copy{at(hbm->addr()), to.place(), kBlock}}), "COPY");
-    const std::string bad = check_transfer({.path = "host>hbm>host",
-                                            .want = want,
-                                            .got = to.bytes(),
-                                            .before = before,
-                                            .reread = [&] { must_be_ok(spin(*reader, {cmd::Copy{at(hbm->addr()), to.place(), kBlock}}), "COPY"); }});
+    const std::string bad = check_transfer(
+        {.path = "host>hbm>host", .want = want, .got = to.bytes(), .before = before, .reread = [&] {
+           must_be_ok(spin(*reader, {cmd::Copy{at(hbm->addr()), to.place(), kBlock}}), "COPY");
+         }});
     ASSERT_EQ(bad, "") << "round " << round;
   }
 }
@@ -82,13 +82,15 @@ KZ_TEST(dma, nothing_after_completion,
     for (Deadline watch(40ms); !watch.passed() && !rewritten; std::this_thread::yield())
       rewritten = std::ranges::count_if(to.bytes(), [&](std::byte b) { return b != own[0]; });
     if (rewritten) {
-      evidence(ev::data_rewritten, {{"after_ns", (Clock::now() - start) / 1ns}, {"bytes", rewritten}, {"path", "hbm>host"}});
+      evidence(ev::data_rewritten,
+               {{"after_ns", (Clock::now() - start) / 1ns}, {"bytes", rewritten}, {"path", "hbm>host"}});
       FAIL() << rewritten << " bytes of host memory were written after the completion";
     }
     run_good(*queue, {cmd::Copy{at(hbm->addr()), to.place(), kSlots * kBlock}});
     rewritten = std::ranges::count_if(to.bytes(), [](std::byte b) { return b != std::byte{0x88}; });
     if (rewritten) {
-      evidence(ev::data_rewritten, {{"after_ns", (Clock::now() - start) / 1ns}, {"bytes", rewritten}, {"path", "host>hbm"}});
+      evidence(ev::data_rewritten,
+               {{"after_ns", (Clock::now() - start) / 1ns}, {"bytes", rewritten}, {"path", "host>hbm"}});
       FAIL() << rewritten << " bytes of HBM changed after they were filled";
     }
   }
@@ -114,8 +116,12 @@ KZ_TEST(dma, fresh_source,
     };
     all();
     const auto old = round ? std::span<const std::byte>(older).first(size) : std::span<const std::byte>();
-    ASSERT_EQ(check_transfer({.path = "host>hbm>host", .want = std::span(want).first(size), .got = to.bytes(0, size),
-                              .before = old, .reread = back, .again = all}),
+    ASSERT_EQ(check_transfer({.path = "host>hbm>host",
+                              .want = std::span(want).first(size),
+                              .got = to.bytes(0, size),
+                              .before = old,
+                              .reread = back,
+                              .again = all}),
               "")
         << "round " << round;
     // And the other way: HBM changes under a host buffer that was its copy.
@@ -124,7 +130,9 @@ KZ_TEST(dma, fresh_source,
     back();
     std::vector<std::byte> filled(kBlock);
     for (uint64_t i = 0; i < kBlock; i += 8) std::memcpy(&filled[i], &pattern, 8);
-    ASSERT_EQ(check_transfer({.path = "hbm>host", .want = filled, .got = to.bytes(), .before = want, .reread = back}), "")
+    ASSERT_EQ(check_transfer(
+                  {.path = "hbm>host", .want = filled, .got = to.bytes(), .before = want, .reread = back}),
+              "")
         << "round " << round;
     older = want;
   }

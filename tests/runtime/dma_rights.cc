@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Which host memory the device may reach: whole addresses, mapped ranges, their permissions, and the bus-master switch.
+// Which host memory the device may reach: whole addresses, mapped ranges, their permissions, and the
+// bus-master switch.
 #include <algorithm>
 #include <thread>
 
@@ -31,16 +32,21 @@ void must_fault(Rig& rig, const std::string& how, Place from, Place to, std::spa
   const Completion done = run_one(*rig.queue, {cmd::Copy{from, to, kLen}});
   // A write that comes after the refusal counts too.
   bool wrote = touched(memory);
-  for (Deadline watch(2ms); !wrote && !memory.empty() && !watch.passed(); std::this_thread::yield()) wrote = touched(memory);
+  for (Deadline watch(2ms); !wrote && !memory.empty() && !watch.passed(); std::this_thread::yield())
+    wrote = touched(memory);
   if (done.status == Status::dma_fault && !wrote) return;
-  evidence(ev::dma_illegal, {{"how", how}, {"status", to_string(done.status)}, {"touched", wrote}, {"to_host", !memory.empty()}});
-  ADD_FAILURE() << how << ": the copy ended with " << to_string(done.status) << (wrote ? " and wrote the memory" : "");
+  evidence(
+      ev::dma_illegal,
+      {{"how", how}, {"status", to_string(done.status)}, {"touched", wrote}, {"to_host", !memory.empty()}});
+  ADD_FAILURE() << how << ": the copy ended with " << to_string(done.status)
+                << (wrote ? " and wrote the memory" : "");
 }
 
 }  // namespace
 
 KZ_TEST(dma, high_address,
-        {.meaning = "bus addresses above 4 GiB reach the device whole: nothing lands at the address cut to 32 bits",
+        {.meaning =
+             "bus addresses above 4 GiB reach the device whole: nothing lands at the address cut to 32 bits",
          .level = 2,
          .needs = {Cap::dma, Cap::hbm_alloc}}) {
   if (caps().limits.iova_bits <= 32) skip("the device emits 32-bit bus addresses only");
@@ -61,7 +67,8 @@ KZ_TEST(dma, high_address,
     std::ranges::fill(real->bytes(), kOwn);
     run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(Iova{high}), kLen}});
     if (touched(decoy->bytes())) wrong_address("write");
-    if (std::ranges::any_of(real->bytes(), [](std::byte b) { return b != std::byte{0x11}; }) && !touched(decoy->bytes()))
+    if (std::ranges::any_of(real->bytes(), [](std::byte b) { return b != std::byte{0x11}; }) &&
+        !touched(decoy->bytes()))
       ADD_FAILURE() << "the data did not come to " << std::hex << high;
     // Into the device: it must read the high address.
     std::ranges::fill(real->bytes(), std::byte{0x22});
@@ -77,14 +84,16 @@ KZ_TEST(dma, high_address,
 }
 
 KZ_TEST(dma, unmapped_address,
-        {.meaning = "a copy from or to an address that is not mapped is refused, also where only its end is outside",
+        {.meaning =
+             "a copy from or to an address that is not mapped is refused, also where only its end is outside",
          .level = 4,
          .needs = {Cap::dma, Cap::hbm_alloc}}) {
   Rig rig(device());
   auto buffer = device().dma_buffer({.size = {kLen}, .at = Iova{0x6b000000}});
   std::ranges::fill(buffer->bytes(), kOwn);
   const HbmAddr hbm = rig.hbm->addr();
-  for (uint64_t nowhere : {uint64_t{0x7000000000}, uint64_t{0x6b000000} - kLen, uint64_t{0x6b000000} + kLen}) {
+  for (uint64_t nowhere :
+       {uint64_t{0x7000000000}, uint64_t{0x6b000000} - kLen, uint64_t{0x6b000000} + kLen}) {
     if (nowhere >> caps().limits.iova_bits) continue;
     must_fault(rig, "unmapped", at(hbm), at(Iova{nowhere}), {});
     must_fault(rig, "unmapped", at(Iova{nowhere}), at(hbm), {});
@@ -128,11 +137,13 @@ KZ_TEST(dma, after_unmap,
   }
 }
 
-KZ_TEST(dma, bus_master_off,
-        {.meaning = "with the bus-master bit clear the device reaches no host memory, and works again when it is set",
-         .level = 4,
-         .labels = {"destructive"},
-         .needs = {Cap::config_write, Cap::dma, Cap::hbm_alloc, Cap::reset_queue}}) {
+KZ_TEST(
+    dma, bus_master_off,
+    {.meaning =
+         "with the bus-master bit clear the device reaches no host memory, and works again when it is set",
+     .level = 4,
+     .labels = {"destructive"},
+     .needs = {Cap::config_write, Cap::dma, Cap::hbm_alloc, Cap::reset_queue}}) {
   constexpr uint32_t kCommand = 4;  // PCI Local Bus 3.0, section 6.2.2
   constexpr uint16_t kBusMaster = 1u << 2;
   Rig rig(device());
@@ -148,11 +159,13 @@ KZ_TEST(dma, bus_master_off,
   config.write16(kCommand, command & ~kBusMaster);
   polled->submit({cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kLen}});
   std::vector<Completion> done;
-  for (Deadline watch(60ms); done.empty() && !watch.passed(); std::this_thread::yield()) done = polled->poll();
+  for (Deadline watch(60ms); done.empty() && !watch.passed(); std::this_thread::yield())
+    done = polled->poll();
   const bool wrote = touched(buffer->bytes());
   config.write16(kCommand, command);
   if (wrote || !done.empty()) {
-    evidence(ev::dma_illegal, {{"how", "bus_master_off"}, {"touched", wrote},
+    evidence(ev::dma_illegal, {{"how", "bus_master_off"},
+                               {"touched", wrote},
                                {"status", done.empty() ? "none" : to_string(done.front().status)}});
     ADD_FAILURE() << "the device reached host memory with bus mastering off"
                   << (wrote ? ": it wrote the target" : ": it wrote a completion");

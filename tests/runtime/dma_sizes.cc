@@ -11,14 +11,39 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLongest = 2 * kMiB + 8192;
-constexpr uint64_t kSizes[] = {1,    2,    3,     7,     8,        31,       32,      63,       64,          65,
-                               127,  4032, 4095,  4096,  4097,     8191,     65535,   65536,    65537,       kMiB - 1,
-                               kMiB, kMiB + 1, kMiB + 64, kMiB + 4097, 2 * kMiB - 1, 2 * kMiB, 2 * kMiB + 1, 2 * kMiB + 4097};
+constexpr uint64_t kSizes[] = {1,
+                               2,
+                               3,
+                               7,
+                               8,
+                               31,
+                               32,
+                               63,
+                               64,
+                               65,
+                               127,
+                               4032,
+                               4095,
+                               4096,
+                               4097,
+                               8191,
+                               65535,
+                               65536,
+                               65537,
+                               kMiB - 1,
+                               kMiB,
+                               kMiB + 1,
+                               kMiB + 64,
+                               kMiB + 4097,
+                               2 * kMiB - 1,
+                               2 * kMiB,
+                               2 * kMiB + 1,
+                               2 * kMiB + 4097};
 
 void run_all(RoundTrip& trip, const Route& route) {
   for (const auto& failure : trip.run(route))
-    ADD_FAILURE() << failure << " (size " << route.size << ", offsets " << route.from << " > " << route.hbm << " > "
-                  << route.second << " > " << route.to << ")";
+    ADD_FAILURE() << failure << " (size " << route.size << ", offsets " << route.from << " > " << route.hbm
+                  << " > " << route.second << " > " << route.to << ")";
 }
 
 uint64_t draw(std::mt19937_64& rng, uint64_t low, uint64_t high) {
@@ -28,7 +53,8 @@ uint64_t draw(std::mt19937_64& rng, uint64_t low, uint64_t high) {
 }  // namespace
 
 KZ_TEST(dma, sizes,
-        {.meaning = "bytes survive host > HBM > HBM > host at every awkward size, and nothing beside them changes",
+        {.meaning =
+             "bytes survive host > HBM > HBM > host at every awkward size, and nothing beside them changes",
          .level = 2,
          .needs = {Cap::dma, Cap::hbm_alloc},
          .limit = 30s}) {
@@ -44,7 +70,9 @@ KZ_TEST(dma, unaligned,
          .limit = 30s}) {
   RoundTrip trip(device(), kMiB + 8192, rng()());
   for (int i = 0; i < 60; ++i) {
-    const uint64_t size = i % 3 == 0 ? draw(rng(), 1, 200) : i % 3 == 1 ? draw(rng(), 3900, 4300) : draw(rng(), 1, 70000);
+    const uint64_t size = i % 3 == 0   ? draw(rng(), 1, 200)
+                          : i % 3 == 1 ? draw(rng(), 3900, 4300)
+                                       : draw(rng(), 1, 70000);
     run_all(trip, {.size = size,
                    .from = draw(rng(), 0, 130),
                    .hbm = draw(rng(), 0, 130),
@@ -53,7 +81,8 @@ KZ_TEST(dma, unaligned,
                    .two_hops = i % 2 == 0});
   }
   for (uint64_t size : {kMiB - 3, kMiB, kMiB + 5})
-    run_all(trip, {.size = size, .from = draw(rng(), 1, 63), .hbm = draw(rng(), 1, 63), .to = draw(rng(), 1, 63)});
+    run_all(trip,
+            {.size = size, .from = draw(rng(), 1, 63), .hbm = draw(rng(), 1, 63), .to = draw(rng(), 1, 63)});
 }
 
 KZ_TEST(dma, by_message,
@@ -62,7 +91,8 @@ KZ_TEST(dma, by_message,
          .needs = {Cap::dma, Cap::hbm_alloc}}) {
   RoundTrip trip(device(), 300000, rng()(), {.by_message = true});
   for (uint64_t size : {1, 63, 64, 65, 4096, 65535, 65536, 65537, 200000, 262144 + 3})
-    run_all(trip, {.size = size, .from = draw(rng(), 0, 99), .hbm = draw(rng(), 0, 99), .to = draw(rng(), 0, 99)});
+    run_all(trip,
+            {.size = size, .from = draw(rng(), 0, 99), .hbm = draw(rng(), 0, 99), .to = draw(rng(), 0, 99)});
 }
 
 namespace {
@@ -103,14 +133,16 @@ void each_piece(const Pieces& p, Visit visit) {
 }  // namespace
 
 KZ_TEST(dma, scatter_gather,
-        {.meaning = "pieces of odd sizes in any order are gathered and scattered in theirs, with nothing between them touched",
+        {.meaning = "pieces of odd sizes in any order are gathered and scattered in theirs, with nothing "
+                    "between them touched",
          .level = 2,
          .needs = {Cap::dma_sg, Cap::hbm_alloc},
          .limit = 20s}) {
   constexpr uint64_t kRoom = 256 * 1024;
   auto context = device().create_context();
   auto queue = open_queue(*context);
-  HostArea area(device(), {.size = {kRoom}}), flat(device(), {.size = {kRoom}}), table(device(), {.size = {KZ_SG_MAX * sizeof(kz_sge)}});
+  HostArea area(device(), {.size = {kRoom}}), flat(device(), {.size = {kRoom}}),
+      table(device(), {.size = {KZ_SG_MAX * sizeof(kz_sge)}});
   auto hbm = context->alloc({kRoom});
   std::vector<std::byte> want(kRoom), seen(kRoom);
   for (int round = 0; round < 24; ++round) {
@@ -124,14 +156,17 @@ KZ_TEST(dma, scatter_gather,
 
     // Gather: pieces > HBM > flat.
     std::ranges::fill(area.bytes(), HostArea::kGuardByte);
-    each_piece(p, [&](uint64_t offset, uint32_t len, uint64_t at) { std::ranges::copy(data.subspan(at, len), area.bytes(offset, len).begin()); });
+    each_piece(p, [&](uint64_t offset, uint32_t len, uint64_t at) {
+      std::ranges::copy(data.subspan(at, len), area.bytes(offset, len).begin());
+    });
     auto gather = [&] {
       run_good(*queue, {cmd::Copy{list, at(hbm->addr()), p.total}});
       run_good(*queue, {cmd::Copy{at(hbm->addr()), flat.place(), p.total}});
     };
     std::ranges::fill(flat.bytes(), std::byte{0xc3});
     gather();
-    std::string bad = check_transfer({.path = "sg", .want = data, .got = flat.bytes(0, p.total), .again = gather});
+    std::string bad =
+        check_transfer({.path = "sg", .want = data, .got = flat.bytes(0, p.total), .again = gather});
     if (!bad.empty()) ADD_FAILURE() << "gather of " << p.list.size() << " pieces: " << bad;
 
     // Scatter: flat > HBM > pieces.

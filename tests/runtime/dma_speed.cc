@@ -13,8 +13,8 @@ namespace {
 constexpr uint64_t kPiece = uint64_t{1} << 20;
 constexpr int kBatch = 4;
 
-// Payload bytes per second that the link can carry, 0 where it cannot be told: rate x lanes x encoding x MPS/(MPS+24),
-// less 10% for ACK, flow control and skips (PCIe r6.0, sections 2.2, 4.2 and 7.5.3.8).
+// Payload bytes per second that the link can carry, 0 where it cannot be told: rate x lanes x encoding x
+// MPS/(MPS+24), less 10% for ACK, flow control and skips (PCIe r6.0, sections 2.2, 4.2 and 7.5.3.8).
 double link_limit(ConfigSpace& config) {
   constexpr uint16_t kPcieCapability = 0x10;
   static constexpr double kGigatransfers[] = {0, 2.5, 5, 8, 16, 32, 64};
@@ -38,11 +38,12 @@ double timed(const std::function<void()>& work) {
 
 }  // namespace
 
-KZ_TEST(dma, bandwidth,
-        {.meaning = "copies of 1 MiB run near the lower of the link's and the memory's limit, in both directions",
-         .level = 2,
-         .needs = {Cap::dma, Cap::hbm_alloc},
-         .limit = 20s}) {
+KZ_TEST(
+    dma, bandwidth,
+    {.meaning = "copies of 1 MiB run near the lower of the link's and the memory's limit, in both directions",
+     .level = 2,
+     .needs = {Cap::dma, Cap::hbm_alloc},
+     .limit = 20s}) {
   auto context = device().create_context();
   auto queue = open_queue(*context);
   HostArea host(device(), {.size = {2 * kPiece}});
@@ -82,7 +83,10 @@ KZ_TEST(dma, bandwidth,
   metric("dma.memcpy", bytes / copy / 1e9, "GB/s");
   metric("dma.of_limit", ratio, "ratio");
   if (ratio >= 0.55) return;
-  evidence(ev::slow, {{"what", "bandwidth"}, {"value", std::min(bytes / up, bytes / down)}, {"reference", bytes / copy}, {"ratio", ratio}});
+  evidence(ev::slow, {{"what", "bandwidth"},
+                      {"value", std::min(bytes / up, bytes / down)},
+                      {"reference", bytes / copy},
+                      {"ratio", ratio}});
   FAIL() << "DMA reaches " << ratio << " of what link and memory allow";
 }
 

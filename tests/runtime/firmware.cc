@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Firmware images: good ones are taken and become active at the reset, damaged ones are refused, work goes on meanwhile.
+// Firmware images: good ones are taken and become active at the reset, damaged ones are refused, work goes on
+// meanwhile.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,14 +19,21 @@ namespace {
 constexpr uint32_t kPayload = 48 * 1024;
 constexpr uint64_t kImage = sizeof(kz_fw_header) + kPayload;
 
-std::string version_text(uint32_t v) { return fmt::format("{}.{}.{}", v >> 24, (v >> 16) & 0xff, v & 0xffff); }
+std::string version_text(uint32_t v) {
+  return fmt::format("{}.{}.{}", v >> 24, (v >> 16) & 0xff, v & 0xffff);
+}
 
 void seal(kz_fw_header& h) { h.header_crc32c = crc32c(std::as_bytes(std::span(&h, 1)).first(16)); }
 
 void write_image(std::span<std::byte> out, uint32_t version, uint64_t seed) {
   auto payload = out.subspan(sizeof(kz_fw_header), kPayload);
   fill_payload(payload, {seed});
-  kz_fw_header h{.magic = KZ_FW_MAGIC, .version = version, .length = kPayload, .crc32c = crc32c(payload), .header_crc32c = 0, .rsvd = {}};
+  kz_fw_header h{.magic = KZ_FW_MAGIC,
+                 .version = version,
+                 .length = kPayload,
+                 .crc32c = crc32c(payload),
+                 .header_crc32c = 0,
+                 .rsvd = {}};
   seal(h);
   std::memcpy(out.data(), &h, sizeof h);
 }
@@ -61,8 +69,10 @@ KZ_TEST(firmware, update,
     EXPECT_FALSE(pending(device()));
     const uint32_t now = device().read_register(KZ_REG_FW_VERSION);
     if (now != version) {
-      evidence(ev::firmware, {{"what", "version"}, {"got", version_text(now)}, {"want", version_text(version)}});
-      ADD_FAILURE() << "after the update the version is " << version_text(now) << ", not " << version_text(version);
+      evidence(ev::firmware,
+               {{"what", "version"}, {"got", version_text(now)}, {"want", version_text(version)}});
+      ADD_FAILURE() << "after the update the version is " << version_text(now) << ", not "
+                    << version_text(version);
     }
     // Buffers opened before the reset stay mapped; queues do not.
   }
@@ -137,7 +147,8 @@ KZ_TEST(firmware, update_under_load,
     job->ring();
     before_danger("take a firmware image while commands run");
     const Completion done = run_one(*root_queue, {cmd::FwUpdate{image.iova(), kImage}});
-    if (done.status != Status::ok && done.status != Status::busy) ADD_FAILURE() << report_status("FW_UPDATE", Status::ok, done.status);
+    if (done.status != Status::ok && done.status != Status::busy)
+      ADD_FAILURE() << report_status("FW_UPDATE", Status::ok, done.status);
     std::vector<Completion> ended;
     try {
       ended = finish(*job, 4s);

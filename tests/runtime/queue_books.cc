@@ -40,7 +40,8 @@ KZ_TEST(queue, wrap,
           if (c.status != Status::ok) ADD_FAILURE() << report_status("TIMESTAMP", Status::ok, c.status);
           EXPECT_EQ(c.ticket, ++expected) << "fenced commands completed out of order";
           if (c.status == Status::ok && c.result < last) {
-            evidence(ev::telemetry, {{"what", "clock_backwards"}, {"field", "TIMESTAMP"}, {"by_ns", last - c.result}});
+            evidence(ev::telemetry,
+                     {{"what", "clock_backwards"}, {"field", "TIMESTAMP"}, {"by_ns", last - c.result}});
             ADD_FAILURE() << "the device clock went back by " << last - c.result << " ns";
           }
           last = c.result;
@@ -65,19 +66,23 @@ KZ_TEST(queue, interrupts,
     const auto before = device().interrupt_counts();
     for (int i = 0; i < kRuns; ++i) run_good(*queue, {cmd::Nop{}});
     std::vector<uint64_t> after = device().interrupt_counts();
-    for (Deadline watch(20ms); !watch.passed(); std::this_thread::yield()) after = device().interrupt_counts();
+    for (Deadline watch(20ms); !watch.passed(); std::this_thread::yield())
+      after = device().interrupt_counts();
     const uint64_t mine = after[own] - before[own];
     for (size_t v = 0; v < vectors; ++v) {
       const uint64_t n = after[v] - before[v];
       if (v == own || n == 0) continue;
       evidence(ev::wrong_vector, {{"expected", own}, {"seen", v}, {"count", n}});
-      ADD_FAILURE() << n << " interrupts on vector " << v << " while only queue " << queue->id() << " with vector " << own << " ran";
+      ADD_FAILURE() << n << " interrupts on vector " << v << " while only queue " << queue->id()
+                    << " with vector " << own << " ran";
     }
     // One at a time: none can be merged with another.
     if (mine != kRuns) {
       const uint64_t off = mine > kRuns ? mine - kRuns : kRuns - mine;
-      evidence(ev::audit, {{"field", mine > kRuns ? "interrupt_without_completion" : "completion_without_interrupt"},
-                           {"count", off}, {"queue", queue->id()}});
+      evidence(ev::audit,
+               {{"field", mine > kRuns ? "interrupt_without_completion" : "completion_without_interrupt"},
+                {"count", off},
+                {"queue", queue->id()}});
       ADD_FAILURE() << mine << " interrupts for " << kRuns << " completions of queue " << queue->id();
     }
   }
@@ -107,7 +112,8 @@ KZ_TEST(queue, vector_choice,
   queue->submit({.work = cmd::Nop{}, .quiet = true}, true);
   queue->submit({.work = cmd::Nop{}, .fence = true});
   finish(*queue);
-  EXPECT_EQ(device().interrupt_counts()[chosen] - base, 1u) << "quiet commands raised interrupts, or the loud one did not";
+  EXPECT_EQ(device().interrupt_counts()[chosen] - base, 1u)
+      << "quiet commands raised interrupts, or the loud one did not";
 }
 
 KZ_TEST(queue, own_completions,
@@ -141,10 +147,11 @@ KZ_TEST(queue, own_completions,
   }
 }
 
-KZ_TEST(queue, doorbells,
-        {.meaning = "no doorbell is missed, several submissions may share one, and one without work does nothing",
-         .level = 2,
-         .needs = {Cap::queues}}) {
+KZ_TEST(
+    queue, doorbells,
+    {.meaning = "no doorbell is missed, several submissions may share one, and one without work does nothing",
+     .level = 2,
+     .needs = {Cap::queues}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 4});
   for (int round = 0; round < 300; ++round) {
@@ -161,10 +168,12 @@ KZ_TEST(queue, doorbells,
   EXPECT_EQ(queue->audit().completed, before);
 }
 
-KZ_TEST(queue, statuses,
-        {.meaning = "good commands end with ok, and refused ones with the status that the ABI names, mixed in one queue",
-         .level = 2,
-         .needs = {Cap::queues, Cap::hbm_alloc, Cap::dma, Cap::timestamp}}) {
+KZ_TEST(
+    queue, statuses,
+    {.meaning =
+         "good commands end with ok, and refused ones with the status that the ABI names, mixed in one queue",
+     .level = 2,
+     .needs = {Cap::queues, Cap::hbm_alloc, Cap::dma, Cap::timestamp}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context);
   auto hbm = context->alloc({65536});
@@ -176,8 +185,10 @@ KZ_TEST(queue, statuses,
     expect_status(*queue, {cmd::Copy{at(hbm->addr()), host.place(), 4096}}, Status::ok, "a copy");
     expect_status(*queue, {cmd::Timestamp{}}, Status::ok, "a timestamp");
     expect_status(*queue, {cmd::Fence{}}, Status::ok, "a fence");
-    expect_status(*queue, {cmd::Fill{at(beyond), 64, 1}}, Status::hbm_fault, "a fill outside the context's memory");
-    expect_status(*queue, {cmd::EccInject{HbmAddr{0}}}, Status::denied, "a privileged command without the right");
+    expect_status(*queue, {cmd::Fill{at(beyond), 64, 1}}, Status::hbm_fault,
+                  "a fill outside the context's memory");
+    expect_status(*queue, {cmd::EccInject{HbmAddr{0}}}, Status::denied,
+                  "a privileged command without the right");
   }
 }
 

@@ -39,7 +39,8 @@ KZ_TEST(queue, full_ring,
 }
 
 KZ_TEST(queue, overflow,
-        {.meaning = "more commands than entries: the queue stops with an overflow error or holds them back, and loses none",
+        {.meaning = "more commands than entries: the queue stops with an overflow error or holds them back, "
+                    "and loses none",
          .level = 4,
          .needs = {Cap::raw_commands, Cap::registers, Cap::reset_queue, Cap::hbm_alloc}}) {
   auto context = device().create_context();
@@ -60,11 +61,15 @@ KZ_TEST(queue, overflow,
     if (seen == queue->depth() + kExtra) break;
   }
   const bool stopped = (state & 0xff) == KZ_QSTATE_ERROR && ((state >> 8) & 0xff) == KZ_QERR_OVERFLOW;
-  const bool held = seen == queue->depth() + kExtra && queue->audit().duplicate_completion + queue->audit().unknown_completion == 0;
+  const bool held = seen == queue->depth() + kExtra &&
+                    queue->audit().duplicate_completion + queue->audit().unknown_completion == 0;
   if (!stopped && !held) {
-    evidence(ev::ring_overrun, {{"lost", queue->depth() + kExtra - std::min<size_t>(seen, queue->depth() + kExtra)},
-                                {"state", state}, {"seen", seen}});
-    ADD_FAILURE() << "the ring was overrun: state " << state << ", " << seen << " completions for " << queue->depth() + kExtra << " commands";
+    evidence(ev::ring_overrun,
+             {{"lost", queue->depth() + kExtra - std::min<size_t>(seen, queue->depth() + kExtra)},
+              {"state", state},
+              {"seen", seen}});
+    ADD_FAILURE() << "the ring was overrun: state " << state << ", " << seen << " completions for "
+                  << queue->depth() + kExtra << " commands";
   }
   run_good(*bystander, {cmd::Nop{}});
   queue->reset(Deadline(2s));
@@ -79,7 +84,8 @@ KZ_TEST(queue, unread_completions,
   auto queue = open_queue(*context, {.order = 3, .interrupts = false});
   for (int round = 0; round < 20; ++round) {
     const uint32_t before = queue_register(device(), *queue, KZ_Q_CQ_TAIL);
-    while (queue->outstanding() < queue->depth()) queue->submit({.work = cmd::Timestamp{}, .fence = true}, true);
+    while (queue->outstanding() < queue->depth())
+      queue->submit({.work = cmd::Timestamp{}, .fence = true}, true);
     queue->ring();
     for (Deadline watch(2s); !watch.passed(); std::this_thread::yield())
       if (queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before >= queue->depth()) break;
@@ -121,7 +127,8 @@ KZ_TEST(queue, reset_drops,
 }
 
 KZ_TEST(queue, bad_setup,
-        {.meaning = "a queue enabled with a bad base, size, vector or context goes to its error state and harms no other",
+        {.meaning = "a queue enabled with a bad base, size, vector or context goes to its error state and "
+                    "harms no other",
          .level = 4,
          .needs = {Cap::registers, Cap::queues}}) {
   auto context = device().create_context();
@@ -130,15 +137,19 @@ KZ_TEST(queue, bad_setup,
   const uint16_t victim = caps().limits.queues - 1;
   if (victim == good->id()) block("the last queue is in use");
   const uint32_t block_at = KZ_REG_QUEUE(victim);
-  auto put = [&](uint32_t reg, uint64_t v) { device().write_register(block_at + reg, static_cast<uint32_t>(v)); };
+  auto put = [&](uint32_t reg, uint64_t v) {
+    device().write_register(block_at + reg, static_cast<uint32_t>(v));
+  };
   struct Setup {
     const char* what;
     uint64_t sq, order, vector, ctx;
   };
   const uint64_t base = ring->iova().value;
-  for (const auto& s : {Setup{"a misaligned ring", base + 64, 2, victim, 0}, Setup{"order 0", base, 0, victim, 0},
-                        Setup{"an order beyond the largest", base, 31, victim, 0}, Setup{"an unknown vector", base, 2, 4095, 0},
-                        Setup{"an unknown context", base, 2, victim, 0x7ffffff}}) {
+  for (const auto& s :
+       {Setup{"a misaligned ring", base + 64, 2, victim, 0}, Setup{"order 0", base, 0, victim, 0},
+        Setup{"an order beyond the largest", base, 31, victim, 0},
+        Setup{"an unknown vector", base, 2, 4095, 0},
+        Setup{"an unknown context", base, 2, victim, 0x7ffffff}}) {
     put(KZ_Q_CTRL, KZ_QCTRL_RESET);
     put(KZ_Q_SQ_LO, s.sq), put(KZ_Q_SQ_HI, s.sq >> 32);
     put(KZ_Q_CQ_LO, base + 4096), put(KZ_Q_CQ_HI, (base + 4096) >> 32);
@@ -151,7 +162,9 @@ KZ_TEST(queue, bad_setup,
       if ((state & 0xff) != KZ_QSTATE_OFF) break;
     }
     if ((state & 0xff) != KZ_QSTATE_ERROR || ((state >> 8) & 0xff) != KZ_QERR_BAD_CONFIG) {
-      evidence(ev::status_wrong, {{"command", std::string("enable a queue with ") + s.what}, {"expected", "BAD_CONFIG"}, {"got", state}});
+      evidence(ev::status_wrong, {{"command", std::string("enable a queue with ") + s.what},
+                                  {"expected", "BAD_CONFIG"},
+                                  {"got", state}});
       ADD_FAILURE() << "a queue with " << s.what << " was enabled: state " << state;
     }
     run_good(*good, {cmd::Nop{}});

@@ -24,7 +24,8 @@ KZ_TEST(queue, latency,
   const Summary s = summarize(times);
   report_summary("queue.latency", s, "us");
   // A NOP that takes a second is broken whatever the link.
-  if (s.p50 > 1e6) evidence(ev::slow, {{"what", "latency"}, {"value", s.p50}, {"reference", 1e6}, {"ratio", s.p50 / 1e6}});
+  if (s.p50 > 1e6)
+    evidence(ev::slow, {{"what", "latency"}, {"value", s.p50}, {"reference", 1e6}, {"ratio", s.p50 / 1e6}});
   EXPECT_LT(s.p50, 1e6);
 }
 

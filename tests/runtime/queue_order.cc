@@ -30,22 +30,27 @@ KZ_TEST(queue, fence,
   HostArea host(device(), {.size = {4096}});
   for (uint64_t round = 1; round <= 40; ++round) {
     const uint64_t pattern = round * 0x0101010101010101;
-    // A long fill, and a copy of its last bytes that must wait for it: by flag, or by a fence command between.
+    // A long fill, and a copy of its last bytes that must wait for it: by flag, or by a fence command
+    // between.
     const bool by_flag = round % 2;
     const Ticket first = queue->submit({cmd::Fill{at(hbm->addr()), kBig, pattern}}, true);
     Ticket fence = 0;
     if (!by_flag) fence = queue->submit({cmd::Fence{}}, true);
-    const Ticket copy = queue->submit({.work = cmd::Copy{at(hbm->addr() + (kBig - 4096)), host.place(), 4096}, .fence = by_flag}, true);
+    const Ticket copy = queue->submit(
+        {.work = cmd::Copy{at(hbm->addr() + (kBig - 4096)), host.place(), 4096}, .fence = by_flag}, true);
     queue->ring();
     std::map<Ticket, size_t> place;
     for (const auto& c : finish(*queue)) {
       place.emplace(c.ticket, place.size());
-      if (c.status != Status::ok) ADD_FAILURE() << report_status("a command at a fence", Status::ok, c.status);
+      if (c.status != Status::ok)
+        ADD_FAILURE() << report_status("a command at a fence", Status::ok, c.status);
     }
     const char* second = by_flag ? "fenced COPY" : "FENCE";
     const Ticket behind = by_flag ? copy : fence;
     if (place[behind] < place[first] || (by_flag && word_at(host.bytes(), 4088) != pattern)) {
-      evidence(ev::fence_passed, {{"first", "FILL"}, {"second", second}, {"stale_data", word_at(host.bytes(), 4088) != pattern}});
+      evidence(
+          ev::fence_passed,
+          {{"first", "FILL"}, {"second", second}, {"stale_data", word_at(host.bytes(), 4088) != pattern}});
       FAIL() << second << " overtook the FILL in front of it (round " << round << ")";
     }
   }
@@ -69,7 +74,8 @@ KZ_TEST(queue, fairness,
     std::vector<uint64_t> done(kQueues);
     for (Deadline watch(250ms); !watch.passed();)
       for (int i = 0; i < kQueues; ++i) {
-        while (queues[i]->outstanding() < 8) queues[i]->submit({cmd::Fill{at(hbm->addr() + i * kLen), kLen, 1}});
+        while (queues[i]->outstanding() < 8)
+          queues[i]->submit({cmd::Fill{at(hbm->addr() + i * kLen), kLen, 1}});
         done[i] += queues[i]->poll().size();
       }
     const auto total = static_cast<double>(std::accumulate(done.begin(), done.end(), uint64_t{0}));
@@ -83,7 +89,8 @@ KZ_TEST(queue, fairness,
     metric("queue.share." + std::to_string(i), shares[i], "ratio");
     if (worst_windows[i] < kWindows) continue;
     evidence(ev::starved, {{"shares", shares}, {"queue", queues[i]->id()}});
-    ADD_FAILURE() << "queue " << queues[i]->id() << " got " << shares[i] << " of the service in each of " << kWindows << " windows";
+    ADD_FAILURE() << "queue " << queues[i]->id() << " got " << shares[i] << " of the service in each of "
+                  << kWindows << " windows";
   }
 }
 
@@ -100,7 +107,8 @@ KZ_TEST(queue, abort,
   int aborted = 0;
   for (int round = 0; round < 12 && aborted < 6; ++round) {
     std::vector<Ticket> tickets;
-    for (int i = 0; i < kCommands; ++i) tickets.push_back(worker->submit({cmd::Fill{at(hbm->addr()), kBig, 1}}, true));
+    for (int i = 0; i < kCommands; ++i)
+      tickets.push_back(worker->submit({cmd::Fill{at(hbm->addr()), kBig, 1}}, true));
     const int target = 3 + static_cast<int>(rng()() % (kCommands - 5));
     const uint16_t cid = worker->cid(tickets[target]);
     worker->ring();

@@ -89,7 +89,8 @@ std::vector<std::string> RoundTrip::run(const Route& r) {
   if (r.two_hops) note(check_hbm_guards(*second_, r.second, r.size));
   note(check_transfer(t));  // last: it may march over the cells
   if (want.size() != sent.size() || !std::equal(want.begin(), want.end(), sent.begin())) {
-    evidence(ev::guard_overwritten, {{"where", "source"}, {"bytes", compare_bytes(sent, want).bytes}, {"path", t.path}});
+    evidence(ev::guard_overwritten,
+             {{"where", "source"}, {"bytes", compare_bytes(sent, want).bytes}, {"path", t.path}});
     note("the source of a copy was written");
   }
   return failures;

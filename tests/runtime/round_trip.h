@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Bytes from the host into HBM, optionally on to another place in HBM, and back, every byte and its surroundings checked.
+// Bytes from the host into HBM, optionally on to another place in HBM, and back, every byte and its
+// surroundings checked.
 #pragma once
 
 #include <string>

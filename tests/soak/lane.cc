@@ -23,7 +23,8 @@ void Lane::collect(const std::vector<Completion>& done) {
   if (!done.empty()) last_progress_ = Clock::now();
   count_.completed += done.size();
   round_.insert(round_.end(), done.begin(), done.end());
-  for (const auto& c : done) times_.push_back(std::chrono::duration<double, std::micro>(c.seen - c.submitted).count());
+  for (const auto& c : done)
+    times_.push_back(std::chrono::duration<double, std::micro>(c.seen - c.submitted).count());
 }
 
 void Lane::end_round() {
@@ -65,8 +66,15 @@ namespace {
 class CopyLane final : public Lane {
  public:
   CopyLane(Device& device, Context& context, uint64_t seed)
-      : Lane(device, context), from_(device, {.size = {kMost}}), to_(device, {.size = {kMost}}), first_(context.alloc({kMost})),
-        second_(context.alloc({kMost})), rng_(seed), seed_(seed), want_(kMost), before_(kMost) {}
+      : Lane(device, context),
+        from_(device, {.size = {kMost}}),
+        to_(device, {.size = {kMost}}),
+        first_(context.alloc({kMost})),
+        second_(context.alloc({kMost})),
+        rng_(seed),
+        seed_(seed),
+        want_(kMost),
+        before_(kMost) {}
   const char* name() const override { return "copy lane"; }
 
  private:
@@ -82,20 +90,32 @@ class CopyLane final : public Lane {
     to_.arm(0, size_);
     submit({cmd::Copy{from_.place(shift_), at(first_->addr()), size_}});
     submit({.work = cmd::Copy{at(first_->addr()), at(second_->addr()), size_}, .fence = true});
-    if (device_.capabilities().has(Cap::crc32c)) submit({.work = cmd::Crc32c{at(second_->addr()), size_}, .fence = true});
+    if (device_.capabilities().has(Cap::crc32c))
+      submit({.work = cmd::Crc32c{at(second_->addr()), size_}, .fence = true});
     submit({.work = cmd::Copy{at(second_->addr()), to_.place(), size_}, .fence = true});
   }
 
   void check_round(const std::vector<Completion>& done) override {
     const auto want = std::span<const std::byte>(want_).first(size_);
     auto back = [&] { run_good(*queue_, {cmd::Copy{at(second_->addr()), to_.place(), size_}}); };
-    const std::string bad = check_transfer({.path = "host>hbm>hbm>host", .want = want, .got = to_.bytes(0, size_), .reread = back,
-                                            .queue = queue_.get(), .cells = second_->addr(), .cells_len = size_});
+    const std::string bad = check_transfer({.path = "host>hbm>hbm>host",
+                                            .want = want,
+                                            .got = to_.bytes(0, size_),
+                                            .reread = back,
+                                            .queue = queue_.get(),
+                                            .cells = second_->addr(),
+                                            .cells_len = size_});
     if (!bad.empty()) return wrong(bad);
-    if (const std::string guard = to_.check(0, size_, "host>hbm>hbm>host"); !guard.empty()) return wrong(guard);
+    if (const std::string guard = to_.check(0, size_, "host>hbm>hbm>host"); !guard.empty())
+      return wrong(guard);
     if (done.size() == 4 && done[2].result != crc32c(want)) {
-      evidence(ev::compute_wrong, {{"op", "crc32c"}, {"dtype", "u8"}, {"shape", {1, size_, 1}}, {"wrong", 1}, {"where", "all"},
-                                   {"what", "bits"}, {"rerun", "unknown"}});
+      evidence(ev::compute_wrong, {{"op", "crc32c"},
+                                   {"dtype", "u8"},
+                                   {"shape", {1, size_, 1}},
+                                   {"wrong", 1},
+                                   {"where", "all"},
+                                   {"what", "bits"},
+                                   {"rerun", "unknown"}});
       wrong("the CRC of good bytes is wrong");
     }
   }
@@ -111,7 +131,10 @@ class CopyLane final : public Lane {
 class AllocLane final : public Lane {
  public:
   AllocLane(Device& device, Context& context, uint64_t seed)
-      : Lane(device, context), to_(device, {.size = {4096}}), rng_(seed), page_(device.capabilities().limits.hbm_page) {}
+      : Lane(device, context),
+        to_(device, {.size = {4096}}),
+        rng_(seed),
+        page_(device.capabilities().limits.hbm_page) {}
   const char* name() const override { return "allocation lane"; }
 
  private:
@@ -120,7 +143,8 @@ class AllocLane final : public Lane {
   void submit_round() override {
     if (blocks_.size() >= kMost || (!blocks_.empty() && rng_() % 3 == 0)) {
       const size_t i = rng_() % blocks_.size();
-      if (const Status s = blocks_[i]->free(); s != Status::ok) wrong(report_status("HBM_FREE", Status::ok, s));
+      if (const Status s = blocks_[i]->free(); s != Status::ok)
+        wrong(report_status("HBM_FREE", Status::ok, s));
       blocks_.erase(blocks_.begin() + static_cast<ptrdiff_t>(i));
     }
     blocks_.push_back(context_.alloc({1 + rng_() % (4 * page_)}));
@@ -142,8 +166,12 @@ class AllocLane final : public Lane {
     }
     std::vector<std::byte> want(2048);
     for (size_t i = 0; i < want.size(); i += 8) std::memcpy(&want[i], &pattern_, 8);
-    const std::string bad = check_transfer({.path = "hbm>host", .want = want, .got = now, .queue = queue_.get(),
-                                            .cells = end_ + 2048, .cells_len = 2048});
+    const std::string bad = check_transfer({.path = "hbm>host",
+                                            .want = want,
+                                            .got = now,
+                                            .queue = queue_.get(),
+                                            .cells = end_ + 2048,
+                                            .cells_len = 2048});
     if (!bad.empty()) wrong(bad);
   }
 
@@ -157,7 +185,10 @@ class AllocLane final : public Lane {
 class ComputeLane final : public Lane {
  public:
   ComputeLane(Device& device, Context& context, uint64_t seed)
-      : Lane(device, context), host_(device, {.size = {kBytes}}), hbm_(context.alloc({4 * align_up(kBytes, 65536)})), rng_(seed) {
+      : Lane(device, context),
+        host_(device, {.size = {kBytes}}),
+        hbm_(context.alloc({4 * align_up(kBytes, 65536)})),
+        rng_(seed) {
     // Whole numbers up to 8: products and sums of 64 of them are exact in f32, whatever the order.
     std::vector<float> a(kDim * kDim), b(kDim * kDim);
     for (auto* m : {&a, &b})
@@ -184,7 +215,8 @@ class ComputeLane final : public Lane {
   void submit_round() override {
     submit({cmd::Matmul{.a = place(0), .b = place(1), .c = place(2), .m = kDim, .n = kDim, .k = kDim}});
     if (device_.capabilities().has(Cap::vector))
-      submit({.work = cmd::Vector{place(2), place(2), place(3), kDim * kDim, 0, VectorOp::sub}, .fence = true});
+      submit(
+          {.work = cmd::Vector{place(2), place(2), place(3), kDim * kDim, 0, VectorOp::sub}, .fence = true});
     submit({.work = cmd::Copy{at(place(2)), host_.place(), kBytes}, .fence = true});
   }
 
@@ -193,8 +225,13 @@ class ComputeLane final : public Lane {
     uint64_t bad = 0;
     for (size_t i = 0; i < want_.size(); ++i) bad += std::memcmp(&got[i], &want_[i], sizeof(float)) != 0;
     if (!bad) return;
-    evidence(ev::compute_wrong, {{"op", "matmul"}, {"dtype", "f32"}, {"shape", {kDim, kDim, kDim}}, {"wrong", bad},
-                                 {"where", bad == 1 ? "element" : "all"}, {"what", "bits"}, {"rerun", "unknown"},
+    evidence(ev::compute_wrong, {{"op", "matmul"},
+                                 {"dtype", "f32"},
+                                 {"shape", {kDim, kDim, kDim}},
+                                 {"wrong", bad},
+                                 {"where", bad == 1 ? "element" : "all"},
+                                 {"what", "bits"},
+                                 {"rerun", "unknown"},
                                  {"celsius", device_.telemetry().core_celsius.value_or(0)}});
     wrong(std::to_string(bad) + " elements of an exact product are wrong");
   }
@@ -217,7 +254,8 @@ class ClockLane final : public Lane {
   void check_round(const std::vector<Completion>& done) override {
     for (const auto& c : done) {
       if (c.result < last_) {
-        evidence(ev::telemetry, {{"what", "clock_backwards"}, {"field", "TIMESTAMP"}, {"by_ns", last_ - c.result}});
+        evidence(ev::telemetry,
+                 {{"what", "clock_backwards"}, {"field", "TIMESTAMP"}, {"by_ns", last_ - c.result}});
         wrong("the device clock went back by " + std::to_string(last_ - c.result) + " ns");
       }
       last_ = c.result;
@@ -237,6 +275,8 @@ std::unique_ptr<Lane> alloc_lane(Device& device, Context& context, uint64_t seed
 std::unique_ptr<Lane> compute_lane(Device& device, Context& context, uint64_t seed) {
   return std::make_unique<ComputeLane>(device, context, seed);
 }
-std::unique_ptr<Lane> clock_lane(Device& device, Context& context) { return std::make_unique<ClockLane>(device, context); }
+std::unique_ptr<Lane> clock_lane(Device& device, Context& context) {
+  return std::make_unique<ClockLane>(device, context);
+}
 
 }  // namespace kz::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Work for one queue that never ends and is checked all the time. A driver loop calls step() on each lane in turn; no
-// call waits for the device.
+// Work for one queue that never ends and is checked all the time. A driver loop calls step() on each lane in
+// turn; no call waits for the device.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct LaneCount {
 
 class Lane {
  public:
-  Lane(Device& device, Context& context) : device_(device), context_(context), queue_(open_queue(device, context)) {}
+  Lane(Device& device, Context& context)
+      : device_(device), context_(context), queue_(open_queue(device, context)) {}
   virtual ~Lane() = default;
   // Takes what has completed, checks it, and submits the next round when the last one is over.
   void step();

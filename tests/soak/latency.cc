@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// One steady stream of equal commands: its times neither creep nor jump, compared with what this host does to a thread of
-// its own at the same time.
+// One steady stream of equal commands: its times neither creep nor jump, compared with what this host does to
+// a thread of its own at the same time.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -22,7 +22,11 @@ double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(
 // The host's own measure: wake a thread, let it read as much memory as the command, and be woken by it.
 class Control {
  public:
-  Control() : data_(kLen, std::byte{1}), there_(make_eventfd(false)), back_(make_eventfd(false)), thread_([this] { run(); }) {}
+  Control()
+      : data_(kLen, std::byte{1}),
+        there_(make_eventfd(false)),
+        back_(make_eventfd(false)),
+        thread_([this] { run(); }) {}
   ~Control() {
     stop_ = true;
     signal_eventfd(there_.get());
@@ -87,9 +91,14 @@ void judge_tail(const Times& t) {
   // All through the run, at a rate that a busy host's scheduler alone does not show.
   if (device.blocks < kBlocks - 2 || device.count < 3 * host.count + 6 || rate < 5e-4) return;
   const double m = median(t.device);
-  evidence(ev::slow, {{"what", "tail"}, {"value", device.largest}, {"reference", m}, {"ratio", device.largest / m},
-                      {"rate", rate}, {"host_jumps", host.count}});
-  ADD_FAILURE() << device.count << " of " << t.device.size() << " commands took up to " << device.largest << " us, the median is " << m;
+  evidence(ev::slow, {{"what", "tail"},
+                      {"value", device.largest},
+                      {"reference", m},
+                      {"ratio", device.largest / m},
+                      {"rate", rate},
+                      {"host_jumps", host.count}});
+  ADD_FAILURE() << device.count << " of " << t.device.size() << " commands took up to " << device.largest
+                << " us, the median is " << m;
 }
 
 // Lower quartiles of `windows` equal parts: what a busy host adds stays out.
@@ -97,7 +106,9 @@ std::vector<double> quartiles(const std::vector<double>& times, size_t windows) 
   std::vector<double> out;
   const size_t n = times.size() / windows;
   for (size_t w = 0; w < windows; ++w)
-    out.push_back(quantile({times.begin() + static_cast<ptrdiff_t>(w * n), times.begin() + static_cast<ptrdiff_t>((w + 1) * n)}, 0.25));
+    out.push_back(quantile(
+        {times.begin() + static_cast<ptrdiff_t>(w * n), times.begin() + static_cast<ptrdiff_t>((w + 1) * n)},
+        0.25));
   return out;
 }
 
@@ -106,16 +117,22 @@ void judge_trend(const Times& t) {
   if (t.device.size() < kWindows * 20) return;
   const auto device = quartiles(t.device, kWindows), host = quartiles(t.host, kWindows);
   std::vector<double> at(kWindows), relative(kWindows);
-  for (size_t w = 0; w < kWindows; ++w) at[w] = static_cast<double>(w) / (kWindows - 1), relative[w] = device[w] / std::max(host[w], 1.0);
+  for (size_t w = 0; w < kWindows; ++w)
+    at[w] = static_cast<double>(w) / (kWindows - 1), relative[w] = device[w] / std::max(host[w], 1.0);
   const Slope own = theil_sen(at, device), beside = theil_sen(at, relative);
-  const double start = median({device.begin(), device.begin() + 4}), start_beside = median({relative.begin(), relative.begin() + 4});
+  const double start = median({device.begin(), device.begin() + 4}),
+               start_beside = median({relative.begin(), relative.begin() + 4});
   metric("soak.latency_rise", own.slope / start, "ratio");
   metric("soak.latency_rise_beside_host", beside.slope / start_beside, "ratio");
   // Over the whole run, in itself and beside the host, and not just until something was warm.
   if (!own.rising() || !beside.rising() || own.low / start < 0.08 || beside.low / start_beside < 0.05) return;
   if (!climbs_without_end(at, device, 0.1 * start)) return;
-  evidence(ev::slow, {{"what", "trend"}, {"value", start + own.slope}, {"reference", start}, {"ratio", 1 + own.slope / start}});
-  ADD_FAILURE() << "the time of a command rose by " << 100 * own.slope / start << "% over the run and goes on rising";
+  evidence(ev::slow, {{"what", "trend"},
+                      {"value", start + own.slope},
+                      {"reference", start},
+                      {"ratio", 1 + own.slope / start}});
+  ADD_FAILURE() << "the time of a command rose by " << 100 * own.slope / start
+                << "% over the run and goes on rising";
 }
 
 }  // namespace

@@ -28,11 +28,13 @@ struct Series {
     metric("soak.memory_slope", memory.slope, "KiB/s");
     metric("soak.latency_slope", latency.slope, "us/s");
     if (climbs_without_end(seconds, resident_kib, 4096)) {
-      evidence(ev::host_access, {{"what", "memory_climbs"}, {"path", "/proc/self/status"}, {"kib_per_s", memory.slope}});
+      evidence(ev::host_access,
+               {{"what", "memory_climbs"}, {"path", "/proc/self/status"}, {"kib_per_s", memory.slope}});
       ADD_FAILURE() << "this process grew by " << memory.slope << " KiB a second without end";
     }
     if (!fds.empty() && fds.back() > fds.front()) {
-      evidence(ev::host_access, {{"what", "fds_climb"}, {"path", "/proc/self/fd"}, {"count", fds.back() - fds.front()}});
+      evidence(ev::host_access,
+               {{"what", "fds_climb"}, {"path", "/proc/self/fd"}, {"count", fds.back() - fds.front()}});
       ADD_FAILURE() << "open descriptors rose from " << fds.front() << " to " << fds.back();
     }
   }
@@ -41,7 +43,8 @@ struct Series {
 }  // namespace
 
 KZ_TEST(soak, mixed_load,
-        {.meaning = "copies, checksums, products, allocations and time stamps at once: all right, all accounted for, nothing leaks",
+        {.meaning = "copies, checksums, products, allocations and time stamps at once: all right, all "
+                    "accounted for, nothing leaks",
          .level = 3,
          .needs = {Cap::dma, Cap::hbm_alloc, Cap::contexts, Cap::timestamp},
          .limit = 40s,
@@ -74,7 +77,8 @@ KZ_TEST(soak, mixed_load,
     lane->drain();
     sent += lane->count().sent;
     completed += lane->count().completed;
-    metric(std::string("soak.commands.") + lane->name(), static_cast<double>(lane->count().completed), "commands");
+    metric(std::string("soak.commands.") + lane->name(), static_cast<double>(lane->count().completed),
+           "commands");
   }
   EXPECT_EQ(sent, completed) << "commands are missing in the account";
   series.judge();

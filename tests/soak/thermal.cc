@@ -17,7 +17,8 @@ struct Point {
 };
 
 void limit(const char* what, double value, double bound, bool load, double celsius, const std::string& text) {
-  evidence(ev::limits, {{"what", what}, {"value", value}, {"limit", bound}, {"under_load", load}, {"celsius", celsius}});
+  evidence(ev::limits,
+           {{"what", what}, {"value", value}, {"limit", bound}, {"under_load", load}, {"celsius", celsius}});
   ADD_FAILURE() << text;
 }
 
@@ -57,15 +58,19 @@ KZ_TEST(soak, rest,
                    "the temperature climbs at rest, by " + std::to_string(*slope) + " K a second");
     }
     // Settled is more than passing through a minimum on the way up.
-    if (std::abs(*slope) > 0.25) settled_since = -1;
-    else if (settled_since < 0) settled_since = now;
-    else if (now - settled_since > 1.2) break;
+    if (std::abs(*slope) > 0.25)
+      settled_since = -1;
+    else if (settled_since < 0)
+      settled_since = now;
+    else if (now - settled_since > 1.2)
+      break;
   }
   metric("soak.rest_celsius", points.empty() ? 0 : points.back().celsius, "C");
 }
 
 KZ_TEST(soak, heat,
-        {.meaning = "under full load temperature, power, clock and fan stay within the device's own limits, and it stays up",
+        {.meaning = "under full load temperature, power, clock and fan stay within the device's own limits, "
+                    "and it stays up",
          .level = 3,
          .needs = {Cap::telemetry, Cap::hbm_alloc, Cap::queues},
          .limit = 30s,
@@ -98,7 +103,10 @@ KZ_TEST(soak, heat,
       for (const auto& c : queues[i]->poll()) {
         progress = now;
         if (c.status != Status::ok)
-          throw Error({.code = Errc::status, .operation = "load", .target = "queue", .detail = std::string(to_string(c.status))});
+          throw Error({.code = Errc::status,
+                       .operation = "load",
+                       .target = "queue",
+                       .detail = std::string(to_string(c.status))});
       }
       feed(*queues[i], i);
     }
@@ -128,7 +136,8 @@ KZ_TEST(soak, heat,
     limit(brownout ? "brownout" : "throttled", slowest, t.clock_max_mhz.value_or(0), true, hottest,
           "the device throttled, reasons " + std::to_string(throttle));
   } else if (t.clock_max_mhz && slowest < 0.9 * *t.clock_max_mhz) {
-    limit("throttled", slowest, *t.clock_max_mhz, true, hottest, "the clock dropped under load without a reason given");
+    limit("throttled", slowest, *t.clock_max_mhz, true, hottest,
+          "the clock dropped under load without a reason given");
   }
   if (!fan) limit("fan_stopped", 0, 1, true, hottest, "the fan stands still under load");
 }

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "tools/journal/reader.h"
+
 namespace kz {
 namespace {
 
@@ -38,31 +40,56 @@ std::string wall_clock() {  // RFC 3339, UTC
   return fmt::format("{}.{:09}Z", text, t.tv_nsec);
 }
 
+// Keeps what tells the record apart and the beginning of its texts.
+nlohmann::json cut(const nlohmann::json& record) {
+  constexpr size_t most_text = 4096, most_structure = 64 << 10;
+  nlohmann::json out = {{"cut", true}};
+  for (auto& [key, value] : record.items()) {
+    std::string text = value.is_string() ? value.get<std::string>() : "";
+    if (text.size() > most_text)
+      out[key] = text.substr(0, most_text);
+    else if (!value.is_structured() ||
+             value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size() <= most_structure)
+      out[key] = value;
+  }
+  return out;
+}
+
+std::string line_of(const nlohmann::json& record) {
+  // Bytes that are no UTF-8 (a kernel log, a dying test) must not stop the journal.
+  return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
+
+JournalWriter::File::~File() {
+  if (fd >= 0) ::close(fd);
+}
 
 JournalWriter::JournalWriter(const std::string& directory, Mode mode)
     : path_(directory + "/journal.jsonl"), boot_(boot_id()) {
-  lock_ = ::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) fail("open lock of " + directory, errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    int err = errno;
-    ::close(lock_);
-    throw JournalError(err == EWOULDBLOCK ? "another runner works on " + directory + "; wait for it or end it"
-                                          : fmt::format("lock {}: {}", directory, std::strerror(err)));
-  }
+  take_lock(directory);
   int flags = O_RDWR | O_APPEND | O_CLOEXEC | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
-  fd_ = ::open(path_.c_str(), flags, 0644);
-  if (fd_ < 0) {
-    int err = errno;
-    ::close(lock_);
-    throw JournalError(fmt::format("open {}: {}", path_, std::strerror(err)));
-  }
-  if (mode == Mode::append) cut_torn_line();
+  file_.fd = ::open(path_.c_str(), flags, 0644);
+  if (file_.fd < 0) fail("open " + path_, errno);
+  if (mode == Mode::append)
+    cut_torn_line();
+  else
+    sync_name(directory);
 }
 
-JournalWriter::~JournalWriter() {
-  if (fd_ >= 0) ::close(fd_);
-  if (lock_ >= 0) ::close(lock_);
+// The file's name must outlive a crash too.
+void JournalWriter::sync_name(const std::string& directory) {
+  File folder{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (folder.fd < 0 || ::fsync(folder.fd) != 0) fail("sync " + directory, errno);
+}
+
+void JournalWriter::take_lock(const std::string& directory) {
+  lock_.fd = ::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_.fd < 0) fail("open lock of " + directory, errno);
+  if (::flock(lock_.fd, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) fail("lock " + directory, errno);
+  throw JournalError("another runner works on " + directory + "; wait for it or end it");
 }
 
 // Finds the end of the last whole line and the last sequence number.
@@ -73,12 +100,12 @@ void JournalWriter::cut_torn_line() {
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no newline: torn
     at += line.size() + 1;
-    auto record = nlohmann::json::parse(line, nullptr, false);
+    auto record = parse_record(line);
     if (record.is_object() && record.contains("seq") && record["seq"].is_number_unsigned())
       seq_ = std::max(seq_, record["seq"].get<uint64_t>() + 1);
   }
   end_ = at;
-  if (::ftruncate(fd_, static_cast<off_t>(at)) != 0) fail("cut the torn line of " + path_, errno);
+  if (::ftruncate(file_.fd, static_cast<off_t>(at)) != 0) fail("cut the torn line of " + path_, errno);
 }
 
 void JournalWriter::fail(const std::string& what, int err) {
@@ -95,22 +122,22 @@ void JournalWriter::write(nlohmann::json record, bool durable) {
   record["mono"] = monotonic_ns();
   record["wall"] = wall_clock();
   record["seq"] = seq_;
-  // Bytes that are no UTF-8 (a kernel log, a dying test) must not stop the journal.
-  std::string line = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  std::string line = line_of(record);
+  if (line.size() > max_journal_line) line = line_of(cut(record));
   for (size_t at = 0; at < line.size();) {
-    ssize_t n = ::write(fd_, line.data() + at, line.size() - at);
+    ssize_t n = ::write(file_.fd, line.data() + at, line.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       int err = errno;
       // Half a line helps nobody; if even that cannot be undone the reader drops it.
-      if (at > 0 && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) err = errno;
+      if (at > 0 && ::ftruncate(file_.fd, static_cast<off_t>(end_)) != 0) err = errno;
       fail("write " + path_, err);
     }
     at += static_cast<size_t>(n);
   }
   ++seq_;
   end_ += line.size();
-  if (durable && ::fdatasync(fd_) != 0) fail("sync " + path_, errno);
+  if (durable && ::fdatasync(file_.fd) != 0) fail("sync " + path_, errno);
 }
 
 }  // namespace kz

@@ -22,23 +22,30 @@ class JournalWriter {
   // Appending cuts a torn last line off and goes on with its sequence. `create` refuses a journal that
   // exists.
   JournalWriter(const std::string& directory, Mode mode);
-  ~JournalWriter();
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
-  // Adds "v", "boot", "mono", "wall" and "seq" to the record and writes it as one line. `durable`: returns
-  // only when it is on disk. After a failure nothing more is written: what is on disk stays readable.
+  // Adds "v", "boot", "mono", "wall" and "seq" to the record and writes it as one line; one longer than
+  // readers take (max_journal_line) is cut and says so. `durable`: returns only when it is on disk. After a
+  // failure nothing more is written: what is on disk stays readable.
   void write(nlohmann::json record, bool durable = false);
   bool failed() const { return failed_; }
+  // Records written, earlier ones of an appended journal included.
+  uint64_t records() const { return seq_; }
   const std::string& path() const { return path_; }
 
  private:
+  struct File {
+    int fd = -1;
+    ~File();
+  };
+  void take_lock(const std::string& directory);
+  void sync_name(const std::string& directory);
   void cut_torn_line();
   [[noreturn]] void fail(const std::string& what, int err);
 
   std::string path_, boot_;
-  int fd_ = -1;
-  int lock_ = -1;
+  File lock_, file_;
   uint64_t seq_ = 0;
   uint64_t end_ = 0;  // bytes of whole lines
   bool failed_ = false;

@@ -54,6 +54,7 @@ int run_command(Args& a) {
   bool named = !a.output.empty();
   std::string directory = named ? a.output : new_run_directory();
   Runner runner(a.options, directory, a.json);
+  runner.begin();
   if (!named) point_latest(directory);
   return print_run(runner.go(), directory, a.json);
 }

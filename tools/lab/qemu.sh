@@ -13,6 +13,7 @@
 #   --append TEXT        more kernel parameters
 #   --qemu 'OPTIONS'     more options for QEMU
 #   --iommu              with a virtual IOMMU
+#   --msg-timeout MS     how long QEMU waits for the device model (2000); short ones suit tests of a lost device
 #   --mem SIZE           guest memory (1G)
 #   --timeout S          end the guest after that many seconds (120)
 #   --out DIR            keeps serial.log, softtpu.log, qemu.log, monitor socket there (default: a temporary folder)
@@ -24,10 +25,10 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/kangzao/roots"
 softtpu="$here/../../build/bin/softtpu"
-tpu_options= add= kernel= append= qemu_options= iommu= mem=1G limit=120 out= verbose= with_tpu=1
+msg_timeout=2000 tpu_options= add= kernel= append= qemu_options= iommu= mem=1G limit=120 out= verbose= with_tpu=1
 
 die() { code=$1; shift; echo "qemu: $*" >&2; exit "$code"; }
-usage() { sed -n '5,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '5,20s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -39,6 +40,7 @@ while [ $# -gt 0 ]; do
     --append) append=$2; shift ;;
     --qemu) qemu_options=$2; shift ;;
     --iommu) iommu=1 ;;
+    --msg-timeout) msg_timeout=$2; shift ;;
     --mem) mem=$2; shift ;;
     --timeout) limit=$2; shift ;;
     --out) out=$2; shift ;;
@@ -144,7 +146,7 @@ start_qemu() {
   fi
   if [ -n "$with_tpu" ]; then
     set -- "$@" -device pcie-root-port,id=rp0,slot=1,chassis=1 -device \
-      '{"driver":"vfio-user-pci","id":"tpu0","bus":"rp0","socket":{"type":"unix","path":"'"$out/tpu.sock"'"},"x-msg-timeout":300}'
+      '{"driver":"vfio-user-pci","id":"tpu0","bus":"rp0","socket":{"type":"unix","path":"'"$out/tpu.sock"'"},"x-msg-timeout":'"$msg_timeout"'}'
   fi
   cpu=max
   [ "$accel" != kvm ] || cpu=host

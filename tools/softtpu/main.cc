@@ -14,7 +14,7 @@
 
 #include "shim/base/error.h"
 #include "shim/base/units.h"
-#include "tools/softtpu/blas_check.h"
+#include "tools/softtpu/compute.h"
 #include "tools/softtpu/options.h"
 #include "tools/softtpu/server.h"
 
@@ -125,13 +125,13 @@ void raise_file_limit() {
 
 // A wrong kernel for this processor: start again with one that every x86-64 of the last ten years runs.
 void require_right_blas(char** argv) {
-  std::string wrong = check_blas();
-  if (wrong.empty()) return;
+  if (compute_self_check()) return;
   if (::getenv("OPENBLAS_CORETYPE") == nullptr) {
     ::setenv("OPENBLAS_CORETYPE", "Haswell", 1);
     ::execv("/proc/self/exe", argv);
   }
-  throw Error({Errc::unsupported, "check the math library", "OpenBLAS", wrong,
+  throw Error({Errc::unsupported, "check the math library", "OpenBLAS",
+               "its products differ from those of plain loops on this processor",
                "set OPENBLAS_CORETYPE to a kernel that suits this processor"});
 }
 

@@ -51,8 +51,9 @@ int reap(int fd, uint32_t queue, struct kz_done *to, uint32_t max, uint32_t min,
 int run(struct dev *d, const struct kz_cmd *cmd, uint64_t *result);
 struct kz_cmd cmd_copy(uint64_t dst, uint8_t dst_space, uint64_t src, uint8_t src_space, uint64_t len);
 void fill_pattern(uint8_t *p, size_t n, uint32_t seed);
+bool faults(volatile uint8_t *p); /* reading it raises SIGBUS */
 uint32_t crc32c(const uint8_t *p, size_t n);
 
-extern const struct test basic_tests[], abi_tests[], uring_tests[], life_tests[];
+extern const struct test basic_tests[], abi_tests[], uring_tests[], life_tests[], remove_tests[];
 
 #endif

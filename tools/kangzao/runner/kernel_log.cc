@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstring>
 #include <fstream>
 
@@ -15,13 +16,24 @@ namespace {
 constexpr std::string_view reports[] = {"BUG: ", "kernel BUG at", "Oops: ", "Oops:", "WARNING: CPU", "general protection fault",
                                         "KASAN: ", "UBSAN: ", "KCSAN: ", "INFO: task ", "soft lockup", "hard LOCKUP",
                                         "possible circular locking", "Kernel panic", "refcount_t: "};
-constexpr size_t most_context = 100;
+constexpr size_t most_lines = 100;  // of each kind, kept
+
+// As a word of its own: "ast" is not in "last", "0000:01:00.0" is not in "10000:01:00.0".
+bool names(const std::string& text, const std::string& word) {
+  auto joins = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    bool before = at > 0 && joins(text[at - 1]);
+    bool after = at + word.size() < text.size() && joins(text[at + word.size()]);
+    if (!before && !after) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
-bool counts_against(const std::string& text, const std::vector<std::string>& names) {
-  for (auto& name : names)
-    if (!name.empty() && text.find(name) != std::string::npos) return true;
+bool counts_against(const std::string& text, const std::vector<std::string>& device) {
+  for (auto& name : device)
+    if (!name.empty() && names(text, name)) return true;
   for (auto r : reports)
     if (text.find(r) != std::string::npos) return true;
   return false;
@@ -49,8 +61,8 @@ KernelLines KernelLog::take() {
     std::string text(record, static_cast<size_t>(n));
     text = text.substr(0, text.find('\n'));
     if (auto semicolon = text.find(';'); semicolon != std::string::npos) text.erase(0, semicolon + 1);
-    if (counts_against(text, names_)) lines.against.push_back(text);
-    else if (lines.context.size() < most_context) lines.context.push_back(text);
+    auto& kept = counts_against(text, names_) ? lines.against : lines.context;
+    if (kept.size() < most_lines) kept.push_back(text);
   }
   return lines;
 }

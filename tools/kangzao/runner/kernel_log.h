@@ -10,7 +10,7 @@
 namespace kz {
 
 struct KernelLines {
-  std::vector<std::string> against;  // name the device, its driver or its path, or are a BUG, oops or new taint
+  std::vector<std::string> against;  // name the device, its driver or its path, or are a BUG or oops; at most 100
   std::vector<std::string> context;  // the rest, at most 100
   bool overrun = false;              // the ring buffer wrapped: lines were lost
 };
@@ -31,7 +31,7 @@ class KernelLog {
 };
 
 // A line as /dev/kmsg gives it without its prefix: does it count against a test of a device with these names?
-bool counts_against(const std::string& text, const std::vector<std::string>& names);
+bool counts_against(const std::string& text, const std::vector<std::string>& device);
 
 // /proc/sys/kernel/tainted, 0 where it cannot be read.
 unsigned long kernel_taint();

@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <set>
+#include <utility>
 
 #include "shim/base/error.h"
 #include "shim/base/fd.h"
 #include "shim/base/units.h"
+#include "tools/journal/reader.h"
 #include "tools/kangzao/runner/process.h"
 
 namespace kz {
@@ -25,15 +27,29 @@ using nlohmann::json;
 constexpr size_t most_records = 20'000;   // of one test; a flood must not fill the disk
 constexpr size_t most_output = 256 << 10;  // kept of what it prints
 constexpr auto term_grace = 2s;
+constexpr auto exit_grace = 250ms;  // for what the test left behind to end by itself
+
+// What a test may say of itself; the rest is for the runner to find out.
+bool may_claim(Verdict v) { return v != Verdict::crash && v != Verdict::timeout && v != Verdict::not_run; }
 
 class Attempt {
  public:
   explicit Attempt(const TestRun& run) : run_(run) {}
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() {  // the journal failed while it ran
+    if (pid_ <= 0 || ended_ || out_.left_running) return;
+    ::kill(-pid_, run_.may_kill ? SIGKILL : SIGTERM);
+    wait_for_child(pid_, status_, Deadline(term_grace));
+  }
 
   TestOutcome go() {
     start();
     Deadline limit(std::chrono::nanoseconds(static_cast<int64_t>(run_.test.limit_s * 1e9)));
-    while (!ended_ && !limit.passed() && !run_.stop()) step(std::min<std::chrono::nanoseconds>(limit.left(), 1s));
+    while (!ended_ && !limit.passed() && !run_.stop()) {
+      step(std::min<std::chrono::nanoseconds>(limit.left(), 1s));
+      tick();
+    }
     out_.seconds = std::chrono::duration<double>(limit.elapsed()).count();
     if (!ended_) end_it(run_.stop());
     drain();
@@ -58,17 +74,25 @@ class Attempt {
                   {"KANGZAO_PROFILE", run_.profile},
                   {"KANGZAO_FD", std::to_string(theirs.get())},
                   {"KANGZAO_RUN_DIR", run_.run_dir}},
-                 {theirs.get()}, print.get());
+                 {theirs.get()}, print.get(), run_.may_kill ? SIGKILL : SIGTERM);
     pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   }
 
   void step(std::chrono::nanoseconds wait) {
     pollfd p[3] = {{pidfd_.get(), POLLIN, 0}, {records_.get(), POLLIN, 0}, {printed_.get(), POLLIN, 0}};
+    if (!pidfd_) wait = std::min<std::chrono::nanoseconds>(wait, 20ms);  // a kernel without pidfd_open
     int ms = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
-    if (::poll(p, 3, ms) <= 0) return;
-    if (p[1].revents != 0) take_records();
-    if (p[2].revents != 0) take_output();
-    if (p[0].revents != 0) reap();
+    if (::poll(p, 3, ms) > 0) {
+      if (p[1].revents != 0) take_records();
+      if (p[2].revents != 0) take_output();
+    }
+    reap();
+  }
+
+  void tick() {
+    if (!run_.tick || last_tick_.elapsed() < 1s) return;
+    last_tick_ = Deadline(1s);
+    run_.tick();
   }
 
   void reap() {
@@ -84,31 +108,37 @@ class Attempt {
         records_.reset();
         return;
       }
-      take_record(json::parse(buffer.begin(), buffer.begin() + got, nullptr, false));
+      take_record(parse_record({buffer.data(), static_cast<size_t>(got)}));
     }
   }
 
   void take_record(json record) {
-    if (!record.is_object()) return;
-    std::string type = record.value("type", "");
-    if (type == "verdict") {
-      if (auto v = parse_verdict(record.value("verdict", ""))) {
-        out_.verdict = *v;
-        out_.reason = record.value("reason", "");
-        out_.failures = record.value("failures", json::array());
-        have_verdict_ = true;
-      }
-      return;
-    }
+    std::string type = text_of(record, "type");
+    if (type.empty()) return complain("sent something that is no record");
+    if (type == "verdict") return take_verdict(record);
     bool danger = type == "danger";
-    if (danger) out_.last_danger = record.value("step", "");
+    if (danger) out_.last_danger = text_of(record, "step");
     if (danger || ++count_ <= most_records) {
       record["id"] = run_.test.id;
       run_.record(std::move(record), danger);
     } else if (count_ == most_records + 1) {
-      run_.record({{"type", "note"}, {"id", run_.test.id}, {"text", fmt::format("{} sent more than {} records; the rest is dropped", run_.test.id, most_records)}}, false);
+      note(fmt::format("{} sent more than {} records; the rest is dropped", run_.test.id, most_records));
     }
     if (danger && records_) ::send(records_.get(), "ok", 2, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  void take_verdict(const json& record) {
+    auto v = parse_verdict(text_of(record, "verdict"));
+    if (!v || !may_claim(*v)) return complain("claimed a verdict that no test can give");
+    out_.verdict = *v;
+    out_.reason = text_of(record, "reason");
+    if (record.contains("failures") && record["failures"].is_array()) out_.failures = record["failures"];
+    have_verdict_ = true;
+  }
+
+  void note(const std::string& text) { run_.record({{"type", "note"}, {"id", run_.test.id}, {"text", text}}, false); }
+  void complain(const char* what) {
+    if (!std::exchange(complained_, true)) note(fmt::format("{} {}", run_.test.id, what));
   }
 
   void take_output() {
@@ -134,8 +164,9 @@ class Attempt {
   void end_it(bool stopping) {
     out_.interrupted = stopping;
     if (!stopping) {
-      out_.hang = describe_hang(pid_);
       timed_out_ = true;
+      out_.hang = describe_hang(pid_);
+      if (run_.state) out_.hang += "device: " + run_.state() + "\n";
     }
     ::kill(pid_, SIGTERM);
     for (Deadline grace(term_grace); !ended_ && !grace.passed();) step(100ms);
@@ -152,29 +183,34 @@ class Attempt {
 
   void judge(std::chrono::nanoseconds limit) {
     if (timed_out_) {
+      std::string said = have_verdict_ ? fmt::format(", though it had said {}", to_string(out_.verdict)) : "";
       out_.verdict = Verdict::timeout;
-      out_.reason = fmt::format("no end within {}{}", to_string(limit), out_.left_running ? "; it could not be ended" : "");
-    } else if (ended_ && (!WIFEXITED(status_) || !have_verdict_)) {
+      out_.reason = fmt::format("no end within {}{}{}", to_string(limit), said,
+                                out_.left_running ? "; it could not be ended" : "");
+    } else if (ended_ && (!WIFEXITED(status_) || WEXITSTATUS(status_) != 0 || !have_verdict_)) {
+      std::string said = have_verdict_ ? fmt::format("after saying {}", to_string(out_.verdict)) : "without a verdict";
       out_.verdict = Verdict::crash;
-      out_.reason = WIFEXITED(status_) ? fmt::format("it left with {} and without a verdict", describe_status(status_))
-                                       : fmt::format("it died by {}", describe_status(status_));
+      out_.reason = WIFEXITED(status_) ? fmt::format("it left with {} {}", describe_status(status_), said)
+                                       : fmt::format("it died by {} {}", describe_status(status_), said);
       if (!out_.last_danger.empty()) out_.reason += ", after the step: " + out_.last_danger;
     }
   }
 
   // Descendants that it left behind came to us.
   void sweep() {
+    Deadline by_itself(exit_grace);
     for (Deadline grace(3s); !grace.passed();) {
       int left = 0;
-      for (auto& [pid, cmd] : children()) {
+      for (auto& [pid, name] : children()) {
         if (pid == run_.device_process || (pid == pid_ && out_.left_running)) continue;
         int status;
         if (::waitpid(pid, &status, WNOHANG) == pid) continue;
         ++left;
+        if (!by_itself.passed()) continue;
         if (seen_.insert(pid).second) ++out_.leftovers;
         if (run_.may_kill) ::kill(pid, SIGKILL);
       }
-      if (left == 0 || !run_.may_kill) return;
+      if (left == 0 || (!run_.may_kill && by_itself.passed())) return;
       ::poll(nullptr, 0, 5);
     }
   }
@@ -184,7 +220,8 @@ class Attempt {
   Fd records_, printed_, pidfd_;
   pid_t pid_ = -1;
   int status_ = 0;
-  bool ended_ = false, have_verdict_ = false, timed_out_ = false;
+  bool ended_ = false, have_verdict_ = false, timed_out_ = false, complained_ = false;
+  Deadline last_tick_{1s};
   size_t count_ = 0;
   std::set<pid_t> seen_;
 };

@@ -10,6 +10,7 @@
 
 #include "shim/base/error.h"
 #include "shim/device.h"
+#include "tools/journal/reader.h"
 #include "tools/kangzao/runner/process.h"
 
 namespace kz {
@@ -17,19 +18,20 @@ namespace {
 
 using nlohmann::json;
 
-ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseconds limit) {
-  Captured got = run_captured({program_directory() + "/kangzao", what, "--device", uri}, {}, limit);
+ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseconds limit, const CaptureRules& rules) {
+  Captured got = run_captured({program_directory() + "/kangzao", what, "--device", uri}, {}, limit, rules);
   ProbeResult result;
-  json answer = json::parse(got.output, nullptr, false);
+  json answer = parse_record(got.output);
   if (got.timed_out) {
     result.code = "timeout";
-    result.text = fmt::format("no answer within {} s", limit.count() / 1000);
+    bool stopped = rules.stop && rules.stop();
+    result.text = stopped ? "interrupted" : fmt::format("no answer within {} s", limit.count() / 1000);
   } else if (!answer.is_object()) {
     result.code = "crash";
     result.text = fmt::format("{} ended with {}", what, describe_status(got.status));
   } else if (answer.contains("error")) {
-    result.code = answer["error"].value("code", "");
-    result.text = answer["error"].value("text", "");
+    result.code = text_of(answer["error"], "code");
+    result.text = text_of(answer["error"], "text");
   } else {
     result.ok = WIFEXITED(got.status) && WEXITSTATUS(got.status) == 0;
     result.data = std::move(answer);
@@ -133,9 +135,15 @@ json health(Device& d) {
 
 }  // namespace
 
-ProbeResult probe_device(const std::string& uri) { return ask("internal-probe", uri, std::chrono::seconds(20)); }
-ProbeResult check_health(const std::string& uri) { return ask("internal-health", uri, std::chrono::seconds(30)); }
-ProbeResult recover_device(const std::string& uri) { return ask("internal-recover", uri, std::chrono::seconds(60)); }
+ProbeResult probe_device(const std::string& uri, const CaptureRules& rules, std::chrono::milliseconds limit) {
+  return ask("internal-probe", uri, limit, rules);
+}
+ProbeResult check_health(const std::string& uri, const CaptureRules& rules) {
+  return ask("internal-health", uri, std::chrono::seconds(30), rules);
+}
+ProbeResult recover_device(const std::string& uri, const CaptureRules& rules) {
+  return ask("internal-recover", uri, std::chrono::seconds(60), rules);
+}
 
 int probe_main(const std::string& uri) {
   return answer([&] { return describe(*open_device(uri, {.bring_up = false})); });

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tools/kangzao/runner/process.h"
+
 namespace kz {
 
 struct ProbeResult {
@@ -17,11 +19,12 @@ struct ProbeResult {
 };
 
 // Identity, driver, firmware, link: what goes into the journal's environment. Writes nothing to the device.
-ProbeResult probe_device(const std::string& uri);
+ProbeResult probe_device(const std::string& uri, const CaptureRules& rules = {},
+                         std::chrono::milliseconds limit = std::chrono::seconds(20));
 // Identify, NOP, small DMA, small matmul, as far as the device has them.
-ProbeResult check_health(const std::string& uri);
+ProbeResult check_health(const std::string& uri, const CaptureRules& rules = {});
 // Reset ladder until the device comes up: open, function, firmware, device.
-ProbeResult recover_device(const std::string& uri);
+ProbeResult recover_device(const std::string& uri, const CaptureRules& rules = {});
 
 // The bodies of the three children; they print one JSON document and return their exit status.
 int probe_main(const std::string& uri);

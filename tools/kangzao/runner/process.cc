@@ -51,19 +51,41 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return out;
 }
 
+// False when the other end is closed.
+bool read_all(const Fd& from, std::string& into) {
+  char buffer[8192];
+  for (;;) {
+    ssize_t n = ::read(from.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0;
+    if (into.size() < most_output) into.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+Captured give_up(pid_t pid, bool may_kill, Captured got) {
+  got.timed_out = true;
+  got.status = -1;
+  int status = 0;
+  ::kill(-pid, may_kill ? SIGKILL : SIGTERM);
+  ::kill(pid, may_kill ? SIGKILL : SIGTERM);
+  wait_for_child(pid, status, Deadline(2s));
+  return got;
+}
+
 }  // namespace
 
-pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep, int output) {
+pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep, int output,
+            int death_signal) {
   std::vector<std::string> words = argv, variables = merged_environment(extra);
   std::vector<char*> args = pointers(words), env = pointers(variables);
   pid_t parent = ::getpid(), pid = ::fork();
   if (pid < 0) throw_errno("start", argv[0]);
   if (pid > 0) return pid;
   // Between fork and exec: system calls only.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_PDEATHSIG, death_signal);
   if (::getppid() != parent) ::_exit(127);
   ::setpgid(0, 0);
-  for (int s : {SIGINT, SIGTERM, SIGPIPE}) ::signal(s, SIG_DFL);
+  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(s, SIG_DFL);
   int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
   if (output >= 0) {
@@ -75,34 +97,35 @@ pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, cons
   ::_exit(127);
 }
 
-Captured run_captured(const std::vector<std::string>& argv, const Environment& extra, std::chrono::milliseconds limit) {
+bool wait_for_child(pid_t pid, int& status, Deadline deadline) {
+  for (;;) {
+    pid_t got = ::waitpid(pid, &status, WNOHANG);
+    if (got == pid || (got < 0 && errno == ECHILD)) return true;
+    if (deadline.passed()) return false;
+    ::poll(nullptr, 0, 2);
+  }
+}
+
+Captured run_captured(const std::vector<std::string>& argv, const Environment& extra, std::chrono::milliseconds limit,
+                      const CaptureRules& rules) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("create", "pipe");
   Fd in(fds[0]), out(fds[1]);
-  pid_t pid = spawn(argv, extra, {}, out.get());
+  ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
+  pid_t pid = spawn(argv, extra, {}, out.get(), rules.may_kill ? SIGKILL : SIGTERM);
   out.reset();
   Captured got;
-  Deadline deadline(limit);
-  for (bool open = true; open;) {
+  bool ended = false;
+  // Its end counts, not that of its output: a grandchild may hold the pipe open.
+  for (Deadline deadline(limit); !ended;) {
+    ended = ::waitpid(pid, &got.status, WNOHANG) == pid;
+    bool open = read_all(in, got.output);
+    if (ended) break;
+    if (deadline.passed() || (rules.stop && rules.stop())) return give_up(pid, rules.may_kill, std::move(got));
     pollfd p{in.get(), POLLIN, 0};
-    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
-    int n = ::poll(&p, 1, static_cast<int>(left));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      got.timed_out = true;
-      ::kill(-pid, SIGKILL);
-      ::kill(pid, SIGKILL);
-      break;
-    }
-    char buffer[8192];
-    ssize_t r = ::read(in.get(), buffer, sizeof buffer);
-    open = r > 0 || (r < 0 && errno == EINTR);
-    if (r > 0 && got.output.size() < most_output) got.output.append(buffer, static_cast<size_t>(r));
+    auto left = std::min<std::chrono::nanoseconds>(deadline.left(), open ? 20ms : 2ms);
+    ::poll(&p, open ? 1 : 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!got.timed_out) got.status = status;
   return got;
 }
 
@@ -134,9 +157,21 @@ std::map<pid_t, std::string> children() {
   std::map<pid_t, std::string> out;
   std::istringstream list(slurp(fmt::format("/proc/self/task/{}/children", ::getpid()), 65536));
   for (pid_t pid; list >> pid;) {
-    std::string cmd = slurp(fmt::format("/proc/{}/cmdline", pid));
-    std::replace(cmd.begin(), cmd.end(), '\0', ' ');
-    out[pid] = cmd;
+    // Not the command line: reading that of a process stuck in the kernel can block.
+    out[pid] = slurp(fmt::format("/proc/{}/comm", pid));
+  }
+  return out;
+}
+
+nlohmann::json process_usage(pid_t pid) {
+  nlohmann::json out = nlohmann::json::object();
+  std::error_code ec;
+  fs::directory_iterator fds(fmt::format("/proc/{}/fd", pid), ec);
+  if (!ec) out["fds"] = std::distance(begin(fds), end(fds));
+  std::istringstream status(slurp(fmt::format("/proc/{}/status", pid)));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmLck:")) out["locked_kib"] = std::strtoull(line.c_str() + 6, nullptr, 10);
+    if (line.starts_with("VmRSS:")) out["resident_kib"] = std::strtoull(line.c_str() + 6, nullptr, 10);
   }
   return out;
 }

@@ -24,11 +24,18 @@ void Progress::clear_line() {
 }
 
 void Progress::begin(const std::string& id) {
+  current_ = id;
+  tick();
+}
+
+void Progress::tick() {
   if (quiet_ || !terminal_) return;
   double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  std::string left = done_ == 0 ? "" : fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) * static_cast<double>(total_ - std::min(done_, total_))));
+  std::string left;
+  if (done_ > 0 && total_ > done_)
+    left = fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) * static_cast<double>(total_ - done_)));
   clear_line();
-  fmt::print(stderr, "[{}/{}] {}  ({}{})", done_ + 1, total_, id, clock_text(elapsed), left);
+  fmt::print(stderr, "[{}/{}] {}  ({}{})", done_ + 1, total_, current_, clock_text(elapsed), left);
   std::fflush(stderr);
 }
 

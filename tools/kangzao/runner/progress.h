@@ -11,9 +11,10 @@ namespace kz {
 
 class Progress {
  public:
-  // `expected_s`: sum of guesses for what is left; only used for the estimate.
+  // `total`: how many tests will run; the estimate of the time left comes from it.
   Progress(size_t total, bool quiet);
   void begin(const std::string& id);
+  void tick();  // the test goes on: the line shows the time
   void end(const std::string& id, Verdict v, double seconds, const std::string& reason);
   void note(const std::string& text);
 
@@ -21,6 +22,7 @@ class Progress {
   void clear_line();
 
   size_t total_, done_ = 0;
+  std::string current_;
   bool quiet_, terminal_, colour_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -28,6 +30,35 @@ std::vector<int> levels_of(const std::vector<TestDeclaration>& tests, const Sele
   if (s.filters.empty() && s.groups.empty() && s.levels.empty() && s.labels.empty()) levels = {1, 2, 3, 4};
   for (auto& t : tests) levels.insert(t.level);
   return {levels.begin(), levels.end()};
+}
+
+bool is_unclean(Verdict v) { return is_failure(v) || v == Verdict::warn; }
+
+// What a killed runner's software TPU left; only ever a socket of that name.
+void remove_stale_socket(const fs::path& path) {
+  std::error_code ec;
+  if (!path.filename().string().starts_with("softtpu.") || !fs::is_socket(path, ec)) return;
+  fs::remove(path, ec);
+  fs::path folder = path.parent_path();
+  if (folder.filename().string().starts_with("kz-softtpu-")) fs::remove(folder, ec);  // once it is empty
+}
+
+const json& start_of(const Journal& journal, const std::string& directory) {
+  for (auto& r : journal.records)
+    if (text_of(r, "type") == "run-start" && r.contains("options") && r.contains("tests") && r["tests"].is_array()) return r;
+  throw JournalError("the journal in " + directory + " has no start record; run again from the beginning");
+}
+
+// The tests of a run that is taken up again, in its order.
+std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestDeclaration>& all) {
+  std::vector<TestDeclaration> out;
+  for (auto& wanted : start["tests"]) {
+    std::string id = text_of(wanted, "id");
+    auto it = std::find_if(all.begin(), all.end(), [&](auto& t) { return t.id == id; });
+    if (it == all.end()) throw JournalError(fmt::format("test '{}' of that run is not in this build; build the version that started it", id));
+    out.push_back(*it);
+  }
+  return out;
 }
 
 void create_run_directory(const std::string& directory) {
@@ -55,7 +86,7 @@ json RunOptions::to_json() const {
   const Selection& s = selection;
   return {{"device", device}, {"profile", s.profile}, {"filters", s.filters}, {"groups", s.groups}, {"labels", s.labels},
           {"without_labels", s.without_labels}, {"levels", s.levels}, {"repeat", repeat}, {"until_fail", until_fail},
-          {"stop_on_fail", stop_on_fail}, {"seed", std::to_string(seed)}, {"retries", retries}, {"destructive", destructive}, {"i_know", i_know}};
+          {"stop_on_fail", stop_on_fail}, {"order", s.order}, {"seed", std::to_string(seed)}, {"retries", retries}, {"destructive", destructive}, {"i_know", i_know}};
 }
 
 RunOptions RunOptions::from_json(const json& j) {
@@ -63,7 +94,7 @@ RunOptions RunOptions::from_json(const json& j) {
   using strings = std::vector<std::string>;
   o.device = j.value("device", o.device);
   o.selection = {j.value("profile", "quick"), j.value("filters", strings()), j.value("groups", strings()), j.value("labels", strings()),
-                 j.value("without_labels", strings()), j.value("levels", std::vector<int>())};
+                 j.value("without_labels", strings()), j.value("levels", std::vector<int>()), j.value("order", strings())};
   o.repeat = j.value("repeat", 1);
   o.until_fail = j.value("until_fail", false);
   o.stop_on_fail = j.value("stop_on_fail", false);
@@ -74,40 +105,61 @@ RunOptions RunOptions::from_json(const json& j) {
   return o;
 }
 
-Runner::Runner(Resumed, RunOptions options, std::string directory, bool quiet)
-    : options_(std::move(options)), directory_(fs::absolute(directory)), quiet_(quiet), uri_(parse_uri(options_.device)) {}
+Runner::Runner(RunOptions options, std::string directory, bool quiet, Before before)
+    : options_(std::move(options)),
+      directory_(fs::absolute(directory)),
+      quiet_(quiet),
+      uri_(parse_uri(options_.device)),
+      before_(std::move(before)) {}
 
-Runner::Runner(RunOptions options, std::string directory, bool quiet) : Runner(Resumed{}, std::move(options), std::move(directory), quiet) {
+Runner::Runner(RunOptions options, std::string directory, bool quiet)
+    : Runner(std::move(options), std::move(directory), quiet, Before{}) {
   tests_ = select_tests(load_catalog(program_directory(), options_.selection.profile), options_.selection);
   create_run_directory(directory_);
   journal_ = std::make_unique<JournalWriter>(directory_, JournalWriter::Mode::create);
 }
 
 std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet) {
+  bool torn = read_journal(directory).torn;
+  // From here on nobody else writes; what was read before may be old.
+  auto writer = std::make_unique<JournalWriter>(fs::absolute(directory), JournalWriter::Mode::append);
   Journal journal = read_journal(directory);
-  const json* start = nullptr;
-  for (auto& r : journal.records)
-    if (text_of(r, "type") == "run-start") start = &r;
-  if (start == nullptr || !start->contains("options"))
-    throw JournalError("the journal in " + directory + " has no start record; run again from the beginning");
-  std::unique_ptr<Runner> runner(new Runner(Resumed{}, RunOptions::from_json((*start)["options"]), directory, quiet));
-  std::set<std::string> wanted;
-  for (auto& t : start->value("tests", json::array())) wanted.insert(text_of(t, "id"));
-  for (auto& t : load_catalog(program_directory(), runner->options_.selection.profile))
-    if (wanted.erase(t.id) > 0) runner->tests_.push_back(t);
-  if (!wanted.empty()) throw JournalError("test " + *wanted.begin() + " of that run is not in this build; build the version that started it");
+  const json& start = start_of(journal, directory);
+  std::unique_ptr<Runner> runner;
+  try {
+    runner.reset(new Runner(RunOptions::from_json(start.at("options")), directory, quiet, Before{.resumed = true}));
+  } catch (const std::exception& e) {
+    throw JournalError(fmt::format("the start record in {} cannot be used ({}); run again from the beginning", directory, e.what()));
+  }
+  runner->tests_ = tests_of(start, load_catalog(program_directory(), runner->options_.selection.profile));
+  runner->journal_ = std::move(writer);
+  runner->take_up(journal);
+  runner->journal_->write({{"type", "resume"}, {"after", runner->before_.test}}, true);
+  if (torn) runner->journal_->write({{"type", "note"}, {"text", "the journal's last line was torn and is dropped"}});
+  return runner;
+}
+
+void Runner::take_up(const Journal& journal) {
   for (auto& r : journal.records) {
     std::string type = text_of(r, "type"), id = text_of(r, "id");
-    if (type == "test-start") runner->dead_test_ = id, runner->dead_danger_.clear();
-    if (type == "danger" && id == runner->dead_test_) runner->dead_danger_ = text_of(r, "step");
-    if (type == "verdict") {
-      if (parse_verdict(text_of(r, "verdict")) != Verdict::not_run) ++runner->done_[id];
-      runner->dead_test_.clear();
+    if (type == "test-start") {
+      before_.test = id;
+      before_.danger.clear();
+      before_.seed = text_of(r, "seed");
+    } else if (type == "danger" && id == before_.test) {
+      before_.danger = text_of(r, "step");
+    } else if (type == "verdict") {
+      auto v = parse_verdict(text_of(r, "verdict"));
+      if (v && *v != Verdict::not_run) ++done_[id];
+      failed_ |= v && is_unclean(*v);
+      before_.test.clear();
+    } else if (type == "interrupted") {  // by the user, not by the device: it runs again
+      before_.test.clear();
+    } else if (type == "device-process") {
+      remove_stale_socket(text_of(r, "socket"));
+      remove_stale_socket(text_of(r, "control"));
     }
   }
-  runner->journal_ = std::make_unique<JournalWriter>(runner->directory_, JournalWriter::Mode::append);
-  runner->journal_->write({{"type", "resume"}, {"after", runner->dead_test_}}, true);
-  return runner;
 }
 
 void Runner::write_start(const ProbeResult& probe) {
@@ -128,29 +180,42 @@ std::string Runner::refusal(const TestDeclaration& t) const {
   return {};
 }
 
-RunSummary Runner::go() {
-  bool resumed = !done_.empty() || !dead_test_.empty();
+void Runner::begin() {
   become_subreaper();
-  int repeat = options_.until_fail ? 1 << 30 : options_.repeat;
-  progress_ = std::make_unique<Progress>(tests_.size() * static_cast<size_t>(options_.until_fail ? 1 : repeat), quiet_);
-  if (!dead_test_.empty()) {
-    for (auto& t : tests_)
-      if (t.id == dead_test_) {
-        TestOutcome out;
-        out.reason = "the run ended while it ran" + (dead_danger_.empty() ? "" : ", after the step: " + dead_danger_);
-        verdict(t, out, options_.seed);
-      }
+  size_t done = 0, all = tests_.size() * static_cast<size_t>(options_.until_fail ? 1 : options_.repeat);
+  for (auto& [id, n] : done_) done += static_cast<size_t>(n);
+  progress_ = std::make_unique<Progress>(all > done ? all - done : 0, quiet_);
+  try {
+    bury_dead_test();
+    prepare();
+  } catch (...) {
+    abandon();
+    throw;
   }
-  bool ready = prepare();
-  (void)resumed;
-  for (int i = 0; i < repeat && ready && !lost_ && !told_to_stop(); ++i) {
-    for (auto& t : tests_) {
-      if (lost_ || told_to_stop() || (failed_ && (options_.stop_on_fail || options_.until_fail))) break;
-      if (done_[t.id] > i) continue;
-      run_one(t, i);
-    }
-    if (failed_ && (options_.until_fail || options_.stop_on_fail)) break;
+}
+
+// Of a run that could not even start nothing is worth keeping.
+void Runner::abandon() {
+  softtpu_.reset();
+  if (before_.resumed || journal_->records() > 0) return;
+  journal_.reset();
+  std::error_code ec;
+  for (const char* name : {"/journal.jsonl", "/lock", "/softtpu.log"}) fs::remove(directory_ + name, ec);
+  fs::remove(directory_, ec);  // only when empty
+}
+
+void Runner::bury_dead_test() {
+  for (auto& t : tests_) {
+    if (t.id != before_.test) continue;
+    TestOutcome out;
+    out.reason = "the run ended while it ran" + (before_.danger.empty() ? "" : ", after the step: " + before_.danger);
+    verdict(t, out, std::strtoull(before_.seed.c_str(), nullptr, 10));
   }
+}
+
+RunSummary Runner::go() {
+  if (!progress_) begin();
+  if (ready_) run_all();
   for (auto& t : tests_)
     if (done_[t.id] == 0 && !told_to_stop())
       verdict_without_run(t, Verdict::not_run, lost_ ? "the device was lost before" : "an earlier test was not clean");
@@ -158,13 +223,28 @@ RunSummary Runner::go() {
   return summarize(read_journal(directory_));
 }
 
+void Runner::run_all() {
+  int repeat = options_.until_fail ? 1 << 30 : options_.repeat;
+  bool stop_early = options_.until_fail || options_.stop_on_fail;
+  for (int i = 0; i < repeat; ++i)
+    for (auto& t : tests_) {
+      if (lost_ || told_to_stop() || (failed_ && stop_early)) return;
+      if (done_[t.id] <= i) run_one(t, i);
+    }
+}
+
 void Runner::run_one(const TestDeclaration& t, int iteration) {
   if (std::string why = refusal(t); !why.empty()) return verdict_without_run(t, Verdict::skip, why);
   uint64_t seed = options_.seed + static_cast<uint64_t>(iteration);
   progress_->begin(t.id);
+  // What the kernel said since the last test is nobody's.
+  if (KernelLines between = kernel_->take(); !between.against.empty())
+    journal_->write({{"type", "kernel-context"}, {"lines", between.against}, {"overrun", between.overrun}});
   journal_->write({{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
+  snapshot(t, "before");
   TestOutcome out = attempt(t, seed, true);
-  if (out.interrupted) return;
+  if (out.interrupted) return journal_->write({{"type", "interrupted"}, {"id", t.id}}, true);
+  snapshot(t, "after");
   judge_kernel_log(t, out);
   settle(t, out);
   verdict(t, out, seed);
@@ -175,8 +255,22 @@ TestOutcome Runner::attempt(const TestDeclaration& t, uint64_t seed, bool keep_r
   TestRun run{.test = t, .uri = test_uri_, .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
               .run_dir = directory_, .seed = seed, .may_kill = may_kill(),
               .record = [&](json record, bool durable) { if (keep_records || durable) journal_->write(std::move(record), durable); },
-              .stop = told_to_stop, .device_process = softtpu_ ? softtpu_->pid() : -1};
+              .stop = told_to_stop, .device_process = softtpu_ ? softtpu_->pid() : -1,
+              .tick = [&] { progress_->tick(); }, .state = [&] { return device_state(); }};
   return run_test(run);
+}
+
+// What the device answers while a test hangs on it. A vfio-user device has one client, and that is the test.
+std::string Runner::device_state() const {
+  if (is_softtpu() || uri_.scheme == "vfio-user") return "not asked, it has one client";
+  ProbeResult probe = probe_device(test_uri_, rules(), std::chrono::seconds(5));
+  return probe.ok ? probe.data.dump(-1, ' ', false, json::error_handler_t::replace) : probe.text;
+}
+
+void Runner::snapshot(const TestDeclaration& t, const char* when) {
+  json data = {{"taint", kernel_taint()}};
+  if (softtpu_ && softtpu_->running()) data["softtpu"] = process_usage(softtpu_->pid());
+  journal_->write({{"type", "snapshot"}, {"id", t.id}, {"when", when}, {"of", "host"}, {"data", data}});
 }
 
 // Says only whether the failure is hard or intermittent; the verdict stands.
@@ -197,7 +291,7 @@ void Runner::retry(const TestDeclaration& t, uint64_t seed) {
 
 std::string Runner::rerun_line(const TestDeclaration& t, uint64_t seed) const {
   return fmt::format("kangzao run --device '{}' --profile {} --filter {} --seed {}{}", options_.device, options_.selection.profile, t.id,
-                     seed, options_.destructive ? " --destructive" : "");
+                     seed, options_.destructive ? " --destructive" : "") + (options_.i_know ? " --i-know" : "");
 }
 
 void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed) {
@@ -211,7 +305,7 @@ void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t 
   }
   journal_->write(std::move(record), true);
   ++done_[t.id];
-  failed_ |= !clean && out.verdict != Verdict::blocked;
+  failed_ |= is_unclean(out.verdict);
   progress_->end(t.id, out.verdict, out.seconds, out.reason);
 }
 

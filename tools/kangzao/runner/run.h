@@ -40,22 +40,39 @@ class Runner {
   // Creates `directory` (which must be new or empty) and its journal. Throws Error(usage) for a bad selection or URI,
   // JournalError for trouble with the folder.
   Runner(RunOptions options, std::string directory, bool quiet);
-  // Goes on with a run that ended before its time: the test that was running gets verdict crash.
+  // Goes on with a run that ended before its time: the test that was running gets verdict crash. Throws JournalError
+  // for a run that another runner works on, that never began, or that this build does not fit.
   static std::unique_ptr<Runner> resume(const std::string& directory, bool quiet);
 
+  // Starts the device and journals what the run is. Where that fails nothing of a new run is left on disk. Throws
+  // Error(usage, not_found, io ...) for a device that cannot be started, JournalError.
+  void begin();
   // Runs what is selected and not done. Returns what the journal says then. Throws JournalError.
   RunSummary go();
 
  private:
-  struct Resumed {};
-  Runner(Resumed, RunOptions options, std::string directory, bool quiet);
+  // How the run stood when it was taken up again.
+  struct Before {
+    bool resumed = false;
+    std::string test, danger, seed;  // the test that was running, its last dangerous step
+  };
+  Runner(RunOptions options, std::string directory, bool quiet, Before before);
+  void take_up(const Journal& journal);
+  void bury_dead_test();
+  void check_after_death();
+  void run_all();
+  void abandon();
   void write_start(const ProbeResult& probe);
-  bool prepare();
+  void prepare();
+  bool begin_tests(const ProbeResult& probe);
   void start_softtpu();
+  void journal_device_process();
+  CaptureRules rules() const;
   std::string refusal(const TestDeclaration& t) const;
   void run_one(const TestDeclaration& t, int iteration);
   void settle(const TestDeclaration& t, TestOutcome& out);
   bool restore_device(const std::string& why, TestOutcome& out);
+  void snapshot(const TestDeclaration& t, const char* when);
   void retry(const TestDeclaration& t, uint64_t seed);
   TestOutcome attempt(const TestDeclaration& t, uint64_t seed, bool keep_records);
   void verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed);
@@ -63,6 +80,7 @@ class Runner {
   void judge_kernel_log(const TestDeclaration& t, TestOutcome& out);
   bool is_softtpu() const { return uri_.scheme == "softtpu"; }
   bool may_kill() const { return is_softtpu() || options_.destructive; }
+  std::string device_state() const;
   std::string rerun_line(const TestDeclaration& t, uint64_t seed) const;
   void finish(const char* how);
 
@@ -81,7 +99,8 @@ class Runner {
   unsigned long taint_ = 0;
   bool lost_ = false;     // the device did not come back: stop
   bool failed_ = false;   // something was not clean
-  std::string dead_test_, dead_danger_;
+  bool ready_ = false;    // begin() found something that can run
+  Before before_;
 };
 
 // Set by SIGINT and SIGTERM after catch_signals().

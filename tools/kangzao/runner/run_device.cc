@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "shim/base/error.h"
+#include "tools/journal/evidence.h"
 #include "tools/kangzao/runner/probe.h"
 #include "tools/kangzao/runner/run.h"
 #include "tools/kangzao/runner/safety.h"
@@ -31,29 +33,41 @@ void Runner::start_softtpu() {
   test_uri_ = "vfio-user:" + softtpu_->socket();
 }
 
-// Everything before the first test. False: no test can run, and each has its verdict.
-bool Runner::prepare() {
+CaptureRules Runner::rules() const { return {.may_kill = may_kill(), .stop = told_to_stop}; }
+
+// Everything before the first test.
+void Runner::prepare() {
   test_uri_ = options_.device;
-  std::string trouble;
-  if (is_softtpu()) {
-    std::error_code ec;
-    for (const char* stale : {"/softtpu.sock", "/softtpu.ctl"}) fs::remove(directory_ + stale, ec);
-    start_softtpu();
-  }
-  ProbeResult probe = probe_device(test_uri_);
-  std::vector<std::string> names;
-  if (uri_.scheme == "pci" || uri_.scheme == "vfio") {
-    names.push_back(uri_.path);
-    if (probe.ok && probe.data.contains("bdf")) inhabitants_ = inhabitants(parse_bdf(probe.data["bdf"].get<std::string>()));
-  }
-  kernel_ = std::make_unique<KernelLog>(names);
+  if (is_softtpu()) start_softtpu();
+  ProbeResult probe = probe_device(test_uri_, rules());
+  if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
+  std::string bdf = uri_.scheme == "pci" || uri_.scheme == "vfio" ? to_string(parse_bdf(uri_.path)) : text_of(probe.data, "bdf");
+  if (!bdf.empty()) inhabitants_ = inhabitants(parse_bdf(bdf));
+  // A node's name, /dev/kz0, is what its driver logs.
+  std::string node = uri_.scheme == "dev" ? fs::path(uri_.path).filename().string() : "";
+  kernel_ = std::make_unique<KernelLog>(std::vector{bdf, text_of(probe.data, "driver"), node});
   taint_ = kernel_taint();
-  if (done_.empty()) write_start(probe);
+  if (!before_.resumed) write_start(probe);
+  journal_device_process();
   if (!kernel_->unreadable().empty())
     journal_->write({{"type", "note"}, {"text", "kernel log not watched: " + kernel_->unreadable()}});
   for (auto& who : inhabitants_) journal_->write({{"type", "inhabitant"}, {"text", who}});
-  if (probe.ok) return true;
-  if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
+  ready_ = begin_tests(probe);
+}
+
+// Where the sockets are, for whoever cleans up after a killed runner.
+void Runner::journal_device_process() {
+  if (softtpu_)
+    journal_->write({{"type", "device-process"}, {"pid", softtpu_->pid()}, {"socket", softtpu_->socket()}, {"control", softtpu_->control()}});
+}
+
+// False: no test can run, and each has its verdict.
+bool Runner::begin_tests(const ProbeResult& probe) {
+  if (probe.ok) {
+    if (!before_.test.empty()) check_after_death();
+    return !lost_;
+  }
+  if (told_to_stop()) return false;
   // A host-only test needs no device; the rest cannot be judged.
   bool any = false;
   for (auto& t : tests_) {
@@ -62,6 +76,14 @@ bool Runner::prepare() {
     else verdict_without_run(t, Verdict::blocked, probe.text);
   }
   return any;
+}
+
+// The test that was running when the runner died may have left the device in pieces.
+void Runner::check_after_death() {
+  if (softtpu_) return;  // a fresh one
+  auto dead = std::find_if(tests_.begin(), tests_.end(), [&](auto& t) { return t.id == before_.test; });
+  TestOutcome out;
+  if (dead != tests_.end()) settle(*dead, out);
 }
 
 // After a test: is the device still good? A device that comes back turns device-lost into fail.
@@ -75,7 +97,8 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (!dead && !needs_health_check(t, out)) return;
   if (t.has_label("host") && !dead) return;
   if (!dead) {
-    ProbeResult health = check_health(test_uri_);
+    ProbeResult health = check_health(test_uri_, rules());
+    if (told_to_stop()) return;
     journal_->write({{"type", "health"}, {"id", t.id}, {"ok", health.ok}, {"text", health.text}, {"detail", health.data}});
     if (health.ok) {
       if (out.verdict == Verdict::device_lost) out.verdict = Verdict::fail, out.reason = "device lost, it came back by itself: " + out.reason;
@@ -86,8 +109,10 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
       out.reason = "the device is not healthy afterwards: " + health.text;
     }
     if (restore_device(health.text, out)) return;
-  } else if (restore_device("its process ended", out)) {
-    return;
+  } else {
+    bool back = restore_device("its process ended", out);
+    journal_->write({{"type", "evidence"}, {"id", t.id}, {"kind", ev::lost}, {"detail", {{"how", "closed"}, {"back", back}}}});
+    if (back) return;
   }
   out.verdict = Verdict::device_lost;
   lost_ = true;
@@ -100,16 +125,18 @@ bool Runner::restore_device(const std::string& why, TestOutcome& out) {
     softtpu_.reset();
     start_softtpu();
     restarted = true;
+    journal_device_process();
   };
   if (softtpu_ && !softtpu_->running()) restart();
-  ProbeResult back = recover_device(test_uri_);
+  ProbeResult back = recover_device(test_uri_, rules());
   // Our own model can be power-cycled.
   if (!back.ok && softtpu_ && !restarted) {
     restart();
-    back = recover_device(test_uri_);
+    back = recover_device(test_uri_, rules());
   }
   std::string how = restarted ? "softtpu was started again" : "by " + back.data.value("tried", nlohmann::json::array()).dump();
   journal_->write({{"type", "recovery"}, {"ok", back.ok}, {"text", back.ok ? fmt::format("device recovered ({}) after: {}", how, why) : "device not recovered: " + back.text}}, true);
+  if (!back.ok && told_to_stop()) return true;  // nobody waited for it
   if (!back.ok) {
     out.reason = fmt::format("{}; no recovery: {}", out.reason.empty() ? why : out.reason, back.text);
     return false;
