@@ -20,7 +20,7 @@ class RecordListener : public ::testing::EmptyTestEventListener {
     std::string_view text = part.message();
     if (text.starts_with("Failed\n")) text.remove_prefix(7);  // GoogleTest's own word before what was said
     kz::test::Session::get().add_failure(
-        {part.file_name() ? part.file_name() : "", part.line_number(), part.message()});
+        {part.file_name() ? part.file_name() : "", part.line_number(), std::string(text)});
   }
   void OnTestEnd(const ::testing::TestInfo&) override { kz::test::Session::get().end(); }
 };

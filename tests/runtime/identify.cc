@@ -174,7 +174,8 @@ KZ_TEST(identify, clock,
     const uint64_t low = device().read_register(KZ_REG_TIME_LO);
     return low | uint64_t{device().read_register(KZ_REG_TIME_HI)} << 32;
   };
-  // Each end lies between two readings of the host's clock: a busy host widens the answer, it does not falsify it.
+  // Each end lies between two readings of the host's clock: a busy host widens the answer, it does not
+  // falsify it.
   const auto begin_low = Clock::now();
   first = last = read();
   const auto begin_high = Clock::now();
