@@ -12,7 +12,7 @@ namespace {
 LinkRegisters need_link(const Subject& s) {
   auto link = read_link_registers(*s.config, s.walk);
   if (link) return *link;
-  need_whole_chain(s);
+  need_standard_chain(s);
   if (!express_type(*s.config, s.walk)) skip("not a PCI Express function: it has no link");
   skip("the function has no link of its own, or says nothing of it");
 }

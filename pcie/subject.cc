@@ -31,6 +31,10 @@ void need_whole_chain(const Subject& subject) {
   block(why + "; run as root, or take the dump with lspci -xxxx as root");
 }
 
+void need_standard_chain(const Subject& subject) {
+  if (!standard_chain_seen(subject.walk)) need_whole_chain(subject);
+}
+
 void judge_rules(const Findings& findings, std::string_view kind) {
   for (const auto& f : findings) {
     evidence(kind, {{"rule", f.rule}, {"offset", f.offset}, {"got", f.got}, {"text", f.text}});

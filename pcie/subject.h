@@ -22,8 +22,10 @@ struct Subject {
 
 // Walks the chains. A kernel record is read where the device has Cap::sysfs.
 Subject look_at(Device& device);
-// Ends the test as blocked when the reader sees a part of the capability chain only (no root, short dump).
+// Ends the test as blocked when the reader sees a part of the capability chains only (no root, short dump).
 void need_whole_chain(const Subject& subject);
+// The same for the standard chain alone.
+void need_standard_chain(const Subject& subject);
 // Evidence for each finding; a rule that is broken fails the test, an oddity makes it warn.
 void judge_rules(const Findings& findings, std::string_view kind = ev::pci_rule);
 

@@ -122,11 +122,17 @@ Capabilities live_capabilities(const LiveConfig& config, const PciInfo& info) {
   return caps;
 }
 
-Capabilities dump_capabilities(const ConfigSpace& config) {
+Capabilities dump_capabilities(ConfigSpace& config) {
   Capabilities caps;
   caps.have = {Cap::config_read};
+  CapabilityWalk walk = walk_capabilities(config);
+  bool conventional = config.size() >= 256 && standard_chain_seen(walk) &&
+                      !find_capability(walk, PCI_CAP_ID_EXP, false) &&
+                      !find_capability(walk, PCI_CAP_ID_PCIX, false);
   if (config.size() >= 4096)
     caps.have.insert(Cap::config_extended);
+  else if (conventional)
+    caps.why_not[Cap::config_extended] = "conventional PCI function: 256 bytes of configuration space";
   else
     caps.blocked[Cap::config_extended] = fmt::format(
         "the dump holds {} bytes of the function; take it with lspci -xxxx as root", config.size());

@@ -36,6 +36,8 @@ struct Bar {
 std::vector<Bar> decode_bars(ConfigSpace& config);
 
 std::optional<PciCapability> find_capability(const CapabilityWalk& walk, uint16_t id, bool extended);
+// False when the reader could not see all of the standard chain, so that a capability not found may be there.
+bool standard_chain_seen(const CapabilityWalk& walk);
 // Device/Port type of the PCI Express capability (7.5.3.2); nothing for conventional PCI.
 std::optional<unsigned> express_type(ConfigSpace& config, const CapabilityWalk& walk);
 

@@ -51,6 +51,15 @@ std::optional<PciCapability> find_capability(const CapabilityWalk& walk, uint16_
   return std::nullopt;
 }
 
+bool standard_chain_seen(const CapabilityWalk& walk) {
+  // An incomplete walk without any fault has stopped at the extended space or before the header.
+  if (walk.complete) return true;
+  bool cut = std::any_of(walk.faults.begin(), walk.faults.end(), [](const ChainFault& f) {
+    return !f.extended && f.kind == ChainFault::Kind::truncated;
+  });
+  return !cut && !walk.found.empty();
+}
+
 std::optional<unsigned> express_type(ConfigSpace& config, const CapabilityWalk& walk) {
   auto cap = find_capability(walk, PCI_CAP_ID_EXP, false);
   if (!cap || !readable(config, cap->offset, 4)) return std::nullopt;
@@ -87,7 +96,9 @@ Findings check_required(ConfigSpace& config, const CapabilityWalk& walk, bool vi
   Findings out;
   auto type = express_type(config, walk);
   // A broken or half-seen chain may hide what it has.
-  if (!type || virtual_function || !walk.faults.empty()) return out;
+  bool broken =
+      std::any_of(walk.faults.begin(), walk.faults.end(), [](const ChainFault& f) { return !f.extended; });
+  if (!type || virtual_function || broken) return out;
   bool endpoint = *type == PCI_EXP_TYPE_ENDPOINT || *type == PCI_EXP_TYPE_LEG_END;
   bool integrated = *type == PCI_EXP_TYPE_RC_END;
   if (!endpoint && !integrated) return out;
