@@ -245,12 +245,17 @@ static bool kz_reap_ready(struct kz_queue *q, u32 min)
 	       kz_state(q->kz) == KZ_STATE_GONE;
 }
 
-/* Looks at the ring, unless the device is gone. */
+static bool kz_reap_polls(struct kz_queue *q)
+{
+	return (q->flags & KZ_QUEUE_POLLED) || READ_ONCE(q->quiet);
+}
+
+/* Looks at the ring, where no interrupt is to be expected and the device is not gone. */
 static void kz_reap_look(struct kz_queue *q)
 {
 	int idx;
 
-	if (kz_begin(q->kz, &idx))
+	if (!kz_reap_polls(q) || kz_begin(q->kz, &idx))
 		return;
 	kz_ring_poll(q, KZ_POLL_LOOK);
 	kz_end(q->kz, idx);
@@ -260,7 +265,6 @@ static void kz_reap_look(struct kz_queue *q)
 static int kz_reap_wait(struct kz_queue *q, u32 min, s64 timeout_ns)
 {
 	ktime_t end = timeout_ns < 0 ? KTIME_MAX : ktime_add_safe(ktime_get(), ns_to_ktime(timeout_ns));
-	bool polled = q->flags & KZ_QUEUE_POLLED;
 
 	while (!kz_reap_ready(q, min)) {
 		ktime_t left = timeout_ns < 0 ? KTIME_MAX : ktime_sub(end, ktime_get());
@@ -268,13 +272,12 @@ static int kz_reap_wait(struct kz_queue *q, u32 min, s64 timeout_ns)
 
 		if (left <= 0)
 			return 0;
-		if (polled)
+		if (kz_reap_polls(q))
 			left = min_t(ktime_t, left, KZ_POLL_US * NSEC_PER_USEC);
 		rc = wait_event_interruptible_hrtimeout(q->wait, kz_reap_ready(q, min), left);
 		if (rc == -ERESTARTSYS)
 			return -EINTR;
-		if (polled)
-			kz_reap_look(q);
+		kz_reap_look(q);
 	}
 	return 0;
 }

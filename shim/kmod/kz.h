@@ -43,6 +43,8 @@
 #define KZ_ADMIN_MS 5000
 #define KZ_FW_MS 30000
 #define KZ_QRESET_MS 1000
+#define KZ_LOOK_MS 250 /* how often a queue with commands in it is looked at without an interrupt */
+#define KZ_GRACE_MS 50 /* how late an interrupt may be */
 #define KZ_MAX_BUFS 4096 /* of a file */
 #define KZ_MAX_HBM (1u << 22) /* allocations of a file: what an mmap offset can name */
 #define KZ_SG_PAGE 4096 /* KZ_SG_MAX x struct kz_sge */
@@ -151,6 +153,7 @@ struct kz_queue {
 	u32 cq_head;
 	u32 outstanding;	/* slots that are not free */
 	u32 ndone;
+	u32 quiet;		/* commands in it that raise no interrupt */
 	bool bell_due;		/* something was written since the last doorbell */
 	bool wake;		/* somebody who reaps is to be told */
 	bool closing;		/* being destroyed: the timer keeps off */
@@ -334,6 +337,7 @@ int kz_queue_renew(struct kz_queue *q, bool expire, u32 *dropped);
 void kz_ring_pump(struct kz_queue *q);
 void kz_ring_bell(struct kz_queue *q);
 unsigned int kz_ring_collect(struct kz_queue *q, bool late, struct list_head *finished);
+bool kz_ring_waiting(struct kz_queue *q, u32 *head);
 unsigned int kz_ring_poll(struct kz_queue *q, enum kz_poll how);
 void kz_ring_idle_irq(struct kz_queue *q);
 

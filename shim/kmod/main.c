@@ -42,7 +42,8 @@ static void kz_device_release(struct device *dev)
 {
 	struct kz_device *kz = container_of(dev, struct kz_device, dev);
 
-	ida_free(&kz_ida, kz->id);
+	if (kz->id >= 0)
+		ida_free(&kz_ida, kz->id);
 	pci_dev_put(kz->pdev);
 	cleanup_srcu_struct(&kz->srcu);
 	kfree(kz);
@@ -241,6 +242,8 @@ static void kz_remove(struct pci_dev *pdev)
 	kz_unmap(kz);
 	pci_disable_device(pdev);
 	pci_set_drvdata(pdev, NULL);
+	ida_free(&kz_ida, kz->id); /* the next one gets the number, even while files of this one are open */
+	kz->id = -1;
 	put_device(&kz->dev);
 }
 

@@ -79,7 +79,7 @@ static void kz_ring_take(struct kz_queue *q, const struct kz_cqe *c, bool late, 
 
 	if (!s)
 		return;
-	if (late && time_after_eq(jiffies, s->deadline))
+	if (late && !(s->flags & KZ_CMD_NOIRQ))
 		q->stat.found_late++;
 	kz_piece_ended(s, c->result);
 	if (status == KZ_ST_OK && kz_piece_more(s)) {
@@ -88,6 +88,26 @@ static void kz_ring_take(struct kz_queue *q, const struct kz_cqe *c, bool late, 
 	}
 	q->expiries = 0;
 	kz_slot_end(s, status, finished);
+}
+
+static bool kz_ring_ready(struct kz_queue *q)
+{
+	u16 phase = (q->cq_head >> q->order) & 1 ? 0 : 1;
+
+	return KZ_CQE_PHASE(READ_ONCE(q->cq[q->cq_head & ((1u << q->order) - 1)].status)) == phase;
+}
+
+/* Whether a completion is there that nobody has taken; `head` says which. */
+bool kz_ring_waiting(struct kz_queue *q, u32 *head)
+{
+	unsigned long flags;
+	bool ready;
+
+	spin_lock_irqsave(&q->lock, flags);
+	ready = q->state == KZ_QUEUE_RUN && kz_ring_ready(q);
+	*head = q->cq_head;
+	spin_unlock_irqrestore(&q->lock, flags);
+	return ready;
 }
 
 /* Takes all completions that are there. Returns their number. */
@@ -99,15 +119,12 @@ unsigned int kz_ring_collect(struct kz_queue *q, bool late, struct list_head *fi
 	lockdep_assert_held(&q->lock);
 	if (!q->cq)
 		return 0;
-	for (n = 0; n < size; n++) {
+	for (n = 0; n < size && kz_ring_ready(q); n++) {
 		struct kz_cqe *at = &q->cq[q->cq_head & (size - 1)];
 		struct kz_cqe c;
-		u16 phase = (q->cq_head >> q->order) & 1 ? 0 : 1;
 
-		c.status = READ_ONCE(at->status);
-		if (KZ_CQE_PHASE(c.status) != phase)
-			break;
 		dma_rmb();
+		c.status = at->status;
 		c.result = at->result;
 		c.sq_head = at->sq_head;
 		c.queue = at->queue;

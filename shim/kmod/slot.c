@@ -74,6 +74,7 @@ int kz_slot_commit(struct kz_slot *s)
 		s->state = KZ_SLOT_PENDING;
 		list_add_tail(&s->node, &q->pending);
 		q->stat.submitted++;
+		q->quiet += !!(s->flags & KZ_CMD_NOIRQ);
 		kz_queue_arm(q, s);
 		kz_ring_pump(q);
 	}
@@ -105,6 +106,8 @@ void kz_slot_end(struct kz_slot *s, u16 status, struct list_head *finished)
 
 	lockdep_assert_held(&q->lock);
 	list_del_init(&s->node);
+	if (s->state != KZ_SLOT_SETUP)
+		q->quiet -= !!(s->flags & KZ_CMD_NOIRQ);
 	s->state = KZ_SLOT_DONE;
 	s->status = status;
 	s->done_ns = ktime_get_ns();

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Time limits of commands. One delayed work a queue, armed for the earliest deadline: it takes what an interrupt
- * should have told of, and if a command is over its time, climbs the ladder: queue reset, then function reset.
+ * Time limits of commands. One delayed work a queue, running a few times a second while commands are in it: it takes
+ * what an interrupt should have told of, and if a command is over its time, climbs the ladder: queue reset, then
+ * function reset.
  */
+#include <linux/delay.h>
+
 #include "kz.h"
 
 #define KZ_EXPIRIES_MAX 3 /* queue resets without a completion between them before the function is reset */
 
+/* Runs the work at the deadline, or when it is time to look, or when it would have run anyway. */
+static void kz_queue_wind(struct kz_queue *q, unsigned long deadline)
+{
+	unsigned long look = jiffies + msecs_to_jiffies(KZ_LOOK_MS);
+	unsigned long at = time_before(deadline, look) ? deadline : look;
+
+	if (q->timer_armed && time_before_eq(q->timer_at, at))
+		return;
+	q->timer_armed = true;
+	q->timer_at = at;
+	mod_delayed_work(q->kz->wq, &q->timer, time_after(at, jiffies) ? at - jiffies : 0);
+}
+
 /* Sets the deadline of a command that goes in now. Under q->lock. */
 void kz_queue_arm(struct kz_queue *q, struct kz_slot *s)
 {
-	unsigned long delay = msecs_to_jiffies(s->timeout_ms) + 1;
-
 	lockdep_assert_held(&q->lock);
-	s->deadline = jiffies + delay;
-	if (!q->kf || (q->timer_armed && time_before_eq(q->timer_at, s->deadline)))
-		return; /* commands of the admin queue are waited for with a limit */
-	q->timer_armed = true;
-	q->timer_at = s->deadline;
-	mod_delayed_work(q->kz->wq, &q->timer, delay);
+	s->deadline = jiffies + msecs_to_jiffies(s->timeout_ms) + 1;
+	if (q->kf) /* commands of the admin queue are waited for with a limit */
+		kz_queue_wind(q, s->deadline);
 }
 
 /* Under kz->life, of a published queue. */
@@ -50,19 +61,31 @@ static bool kz_queue_expired(struct kz_queue *q)
 				first = s;
 		}
 	}
-	q->timer_armed = first;
 	if (!first)
 		return false;
 	if (time_before(jiffies, first->deadline)) {
-		q->timer_at = first->deadline;
-		mod_delayed_work(q->kz->wq, &q->timer, first->deadline - jiffies);
+		kz_queue_wind(q, first->deadline);
 		return false;
 	}
-	q->timer_armed = false;
 	q->expiries++;
 	dev_err_ratelimited(kz_dma(q->kz), "queue %u: command 0x%02x, cid %u, not complete after %u ms\n", q->id,
 			    first->cmd.opcode, first->cid, first->timeout_ms);
 	return true;
+}
+
+/* A completion that lies there untouched for long enough has lost its interrupt, or was to have none. */
+static void kz_queue_look(struct kz_queue *q)
+{
+	u32 before, after;
+
+	if (!kz_ring_waiting(q, &before))
+		return;
+	if (!(q->flags & KZ_QUEUE_POLLED) && !READ_ONCE(q->quiet)) {
+		msleep(KZ_GRACE_MS);
+		if (!kz_ring_waiting(q, &after) || after != before)
+			return;
+	}
+	kz_ring_poll(q, q->flags & KZ_QUEUE_POLLED ? KZ_POLL_LOOK : KZ_POLL_LATE);
 }
 
 static int kz_queue_recover(struct kz_queue *q)
@@ -83,7 +106,7 @@ void kz_queue_timer(struct work_struct *work)
 	unsigned long flags;
 	int rc = 0;
 
-	kz_ring_poll(q, KZ_POLL_LATE);
+	kz_queue_look(q);
 	mutex_lock(&kz->life);
 	spin_lock_irqsave(&q->lock, flags);
 	q->timer_armed = false;

@@ -179,8 +179,8 @@ struct kz_ioc_queue_stat { /* KZ_IOC_QUEUE_STAT: the books of a queue, from its 
 	__u64 lost;	   /* ended by a reset, a time limit or removal */
 	__u64 cancelled;   /* given up by io_uring; the device may have completed them */
 	__u64 interrupts;
-	__u64 idle_interrupts;	 /* that found no completion */
-	__u64 found_late;	 /* completions found only by looking after the time limit */
+	__u64 idle_interrupts;	 /* that found no completion; counted where the vector is the queue's own */
+	__u64 found_late;	 /* completions found by looking, their interrupt more than 50 ms late */
 	__u64 unknown_cid;	 /* completions of a command that was not outstanding */
 	__u64 wrong_queue;	 /* completions that name another queue */
 	__u64 bad_sq_head;	 /* completions with a head beyond what was submitted */
