@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The capability walk: built and mutated configuration spaces. Right values come from the layout rules of PCIe r6.0,
-// sections 7.5.1.1.11, 7.6.1 and 7.6.3.
+// The capability walk: built and mutated configuration spaces. Right values come from the layout rules of
+// PCIe r6.0, sections 7.5.1.1.11, 7.6.1 and 7.6.3.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +99,10 @@ TEST(PciWalk, StandardMisalignedAndOutOfRange) {
   struct {
     uint8_t pointer;
     Kind kind;
-  } cases[] = {{0x41, Kind::misaligned}, {0x52, Kind::misaligned}, {0x3c, Kind::out_of_range}, {0x04, Kind::out_of_range}};
+  } cases[] = {{0x41, Kind::misaligned},
+               {0x52, Kind::misaligned},
+               {0x3c, Kind::out_of_range},
+               {0x04, Kind::out_of_range}};
   for (auto c : cases) {
     Space s;
     s.b[0x34] = c.pointer;
@@ -115,7 +118,10 @@ TEST(PciWalk, ExtendedFaults) {
   struct {
     uint16_t next;
     Kind kind;
-  } cases[] = {{0x100, Kind::loop}, {0x140, Kind::loop}, {0x142, Kind::misaligned}, {0x0fc, Kind::out_of_range},
+  } cases[] = {{0x100, Kind::loop},
+               {0x140, Kind::loop},
+               {0x142, Kind::misaligned},
+               {0x0fc, Kind::out_of_range},
                {0x040, Kind::out_of_range}};
   for (auto c : cases) {
     Space s;
@@ -221,7 +227,8 @@ TEST(PciWalk, LongestStandardChain) {
   for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(w.found[i].offset, order[i]);
 }
 
-// Whatever the bytes are: the walk ends, reads inside only (BytesConfig throws otherwise), and every rule returns.
+// Whatever the bytes are: the walk ends, reads inside only (BytesConfig throws otherwise), and every rule
+// returns.
 TEST(PciWalk, RandomBitFlipsNeverEscape) {
   std::mt19937_64 rng(20240601);
   for (int round = 0; round < 20000; ++round) {

@@ -55,7 +55,7 @@ void add_options(CLI::App& sub, Args& a) {
   sub.add_option("--filter", o.tests, "only tests with these ids (* and ?)")->allow_extra_args(false);
   sub.add_option("--profile", o.profile, "profile whose tests are measured")->capture_default_str();
   sub.add_option("--hbm", o.hbm, "memory of the device; rows that need more get it")->capture_default_str();
-  sub.add_option("--seed", o.seed, "seed of the tests")->capture_default_str();
+  sub.add_option("--seed", o.seed, "seed of the tests")->check(CLI::NonNegativeNumber)->capture_default_str();
   sub.add_flag("--resume", o.resume, "take finished rows of the same build and options from the state file");
   sub.add_option("--state", o.state, "where finished rows are kept")->capture_default_str();
   sub.add_option("--keep", o.keep, "keep the journals of all runs in this folder");

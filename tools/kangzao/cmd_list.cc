@@ -10,7 +10,9 @@ namespace kz {
 
 void add_list(CLI::App& app, int& exit_status) {
   auto* sub = app.add_subcommand("list", "every test: id, level, what it needs, what it means");
-  sub->footer("Examples:\n  kangzao list\n  kangzao list --level 4 --profile quick\n  kangzao list --json --filter 'dma.*'");
+  sub->footer(
+      "Examples:\n  kangzao list\n  kangzao list --level 4 --profile quick\n  kangzao list --json --filter "
+      "'dma.*'");
   auto selection = std::make_shared<Selection>();
   selection->profile = "all";
   auto json = std::make_shared<bool>(false);
@@ -26,7 +28,8 @@ void add_list(CLI::App& app, int& exit_status) {
     } else {
       std::string out;
       for (auto& t : tests)
-        out += fmt::format("{} {:<44} {}\n{:48}needs {}; {} s{}\n", t.level, t.id, t.meaning, "", t.needs.empty() ? "nothing" : fmt::format("{}", fmt::join(t.needs, ", ")),
+        out += fmt::format("{} {:<44} {}\n{:48}needs {}; {} s{}\n", t.level, t.id, t.meaning, "",
+                           t.needs.empty() ? "nothing" : fmt::format("{}", fmt::join(t.needs, ", ")),
                            t.limit_s, t.labels.empty() ? "" : fmt::format("; {}", fmt::join(t.labels, ", ")));
       out += fmt::format("{} tests\n", tests.size());
       write_output(out, "");

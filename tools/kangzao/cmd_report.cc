@@ -13,9 +13,13 @@
 namespace kz {
 namespace {
 
-std::string dump(const nlohmann::json& j) { return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; }
+std::string dump(const nlohmann::json& j) {
+  return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
 
-TerminalStyle style() { return {.colour = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr}; }
+TerminalStyle style() {
+  return {.colour = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr};
+}
 
 }  // namespace
 
@@ -25,13 +29,19 @@ int print_run(const RunSummary& run, const std::string& directory, bool json) {
     write_output(dump(to_json(run)), "");
     return code;
   }
-  write_output("\n" + to_terminal(run, style()) + fmt::format("\njournal     {0}/journal.jsonl\njunit       {0}/junit.xml\nexit        {1}\n", directory, code), "");
+  write_output(
+      "\n" + to_terminal(run, style()) +
+          fmt::format("\njournal     {0}/journal.jsonl\njunit       {0}/junit.xml\nexit        {1}\n",
+                      directory, code),
+      "");
   return code;
 }
 
 void add_report(CLI::App& app, int& exit_status) {
   auto* sub = app.add_subcommand("report", "what a run's journal says");
-  sub->footer("Examples:\n  kangzao report runs/latest\n  kangzao report runs/latest --json\n  kangzao report runs/latest --junit --output junit.xml");
+  sub->footer(
+      "Examples:\n  kangzao report runs/latest\n  kangzao report runs/latest --json\n  kangzao report "
+      "runs/latest --junit --output junit.xml");
   struct Args {
     std::string run, output;
     bool json = false, junit = false, ktap = false;
@@ -40,19 +50,28 @@ void add_report(CLI::App& app, int& exit_status) {
   sub->add_option("run", a->run, "folder of a run, or its journal")->required();
   auto* json = sub->add_flag("--json", a->json, "one JSON document (docs/report-schema.json)");
   auto* junit = sub->add_flag("--junit", a->junit, "JUnit XML")->excludes(json);
-  sub->add_flag("--ktap", a->ktap, "KTAP, as the kernel's selftests print it")->excludes(json)->excludes(junit);
+  sub->add_flag("--ktap", a->ktap, "KTAP, as the kernel's selftests print it")
+      ->excludes(json)
+      ->excludes(junit);
   sub->add_option("--output", a->output, "write to this file, which must not exist yet");
   sub->callback([a, &exit_status] {
     RunSummary run = summarize(read_journal(a->run));
     TerminalStyle look = a->output.empty() ? style() : TerminalStyle{};
-    write_output(a->json ? dump(to_json(run)) : a->junit ? to_junit(run) : a->ktap ? to_ktap(run) : to_terminal(run, look), a->output);
+    write_output(a->json    ? dump(to_json(run))
+                 : a->junit ? to_junit(run)
+                 : a->ktap  ? to_ktap(run)
+                            : to_terminal(run, look),
+                 a->output);
     exit_status = 0;
   });
 }
 
 void add_compare(CLI::App& app, int& exit_status) {
-  auto* sub = app.add_subcommand("compare", "what changed between two runs: verdicts, environment, measurements");
-  sub->footer("Example:\n  kangzao compare runs/before runs/latest\nExit: 0 nothing changed, 1 something did, 2 usage, 4 unreadable");
+  auto* sub =
+      app.add_subcommand("compare", "what changed between two runs: verdicts, environment, measurements");
+  sub->footer(
+      "Example:\n  kangzao compare runs/before runs/latest\nExit: 0 nothing changed, 1 something did, 2 "
+      "usage, 4 unreadable");
   struct Args {
     std::string before, after;
     bool json = false;
@@ -61,10 +80,13 @@ void add_compare(CLI::App& app, int& exit_status) {
   auto a = std::make_shared<Args>();
   sub->add_option("before", a->before, "folder of the first run")->required();
   sub->add_option("after", a->after, "folder of the second run")->required();
-  sub->add_option("--threshold", a->threshold, "measurements that moved by more than this part are listed")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--threshold", a->threshold, "measurements that moved by more than this part are listed")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   sub->add_flag("--json", a->json, "one JSON document");
   sub->callback([a, &exit_status] {
-    Comparison c = compare(summarize(read_journal(a->before)), summarize(read_journal(a->after)), a->threshold);
+    Comparison c =
+        compare(summarize(read_journal(a->before)), summarize(read_journal(a->after)), a->threshold);
     write_output(a->json ? dump(to_json(c)) : to_terminal(c), "");
     exit_status = c.same() ? 0 : 1;
   });

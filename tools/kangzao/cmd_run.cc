@@ -27,7 +27,8 @@ std::string new_run_directory() {
 
 // Replaced in one step, so that a reader never finds it missing.
 void point_latest(const std::string& directory) {
-  fs::path link = fs::path(directory).parent_path() / "latest", fresh = link.string() + "." + std::to_string(::getpid());
+  fs::path link = fs::path(directory).parent_path() / "latest",
+           fresh = link.string() + "." + std::to_string(::getpid());
   std::error_code ec;
   fs::create_symlink(fs::path(directory).filename(), fresh, ec);
   if (!ec) fs::rename(fresh, link, ec);
@@ -44,7 +45,8 @@ struct Args {
 int run_command(Args& a) {
   a.options.seed = a.seed.value_or(std::random_device{}());
   if (a.dry_run) {
-    auto tests = select_tests(load_catalog(program_directory(), a.options.selection.profile), a.options.selection);
+    auto tests =
+        select_tests(load_catalog(program_directory(), a.options.selection.profile), a.options.selection);
     parse_uri(a.options.device);
     for (auto& t : tests) fmt::print("{} {}\n", t.level, t.id);
     fmt::print("{} tests would run on {}\n", tests.size(), a.options.device);
@@ -63,26 +65,38 @@ int run_command(Args& a) {
 
 void add_run(CLI::App& app, int& exit_status) {
   auto* sub = app.add_subcommand("run", "run tests on a device and say what that proved");
-  sub->footer("Examples:\n"
-              "  kangzao run                                          quick profile, private software TPU\n"
-              "  kangzao run --device softtpu:hbm=64M --level 1 --level 2\n"
-              "  kangzao run --device pci:0000:01:00.0\n"
-              "  kangzao run --filter 'dma.*' --repeat 1000           with the bound that this proves\n"
-              "  kangzao run --filter context.leak --until-fail --seed 7\n"
-              "Exit: 0 clean, 1 fail/warn/crash/timeout, 2 usage, 3 device lost, 4 host or journal trouble, 125 blocked or nothing "
-              "run, 130 interrupted");
+  sub->footer(
+      "Examples:\n"
+      "  kangzao run                                          quick profile, private software TPU\n"
+      "  kangzao run --device softtpu:hbm=64M --level 1 --level 2\n"
+      "  kangzao run --device pci:0000:01:00.0\n"
+      "  kangzao run --filter 'dma.*' --repeat 1000           with the bound that this proves\n"
+      "  kangzao run --filter context.leak --until-fail --seed 7\n"
+      "Exit: 0 clean, 1 fail/warn/crash/timeout, 2 usage, 3 device lost, 4 host or journal trouble, 125 "
+      "blocked or nothing "
+      "run, 130 interrupted");
   auto a = std::make_shared<Args>();
   sub->add_option("--device", a->options.device, "device URI")->capture_default_str();
   add_selection_options(*sub, a->options.selection);
-  sub->add_option("--repeat", a->options.repeat, "run the selection N times")->check(CLI::Range(1, 1000000000));
+  sub->add_option("--repeat", a->options.repeat, "run the selection N times")
+      ->check(CLI::Range(1, 1000000000));
   sub->add_flag("--until-fail", a->options.until_fail, "repeat until something is not clean");
-  sub->add_flag("--stop-on-fail", a->options.stop_on_fail, "run nothing more after the first test that is not clean");
-  sub->add_option("--seed", a->seed, "seed of every random choice (default: a new one, printed)");
-  sub->add_option("--retries", a->options.retries, "how often a failed test is tried again to tell hard from intermittent")->check(CLI::Range(0, 1000))->capture_default_str();
-  sub->add_option("--order", a->options.selection.order, "test ids in the order to run them (* and ?); the rest follows")->allow_extra_args(false);
+  sub->add_flag("--stop-on-fail", a->options.stop_on_fail,
+                "run nothing more after the first test that is not clean");
+  sub->add_option("--seed", a->seed, "seed of every random choice (default: a new one, printed)")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--retries", a->options.retries,
+                  "how often a failed test is tried again to tell hard from intermittent")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  sub->add_option("--order", a->options.selection.order,
+                  "test ids in the order to run them (* and ?); the rest follows")
+      ->allow_extra_args(false);
   sub->add_option("--output", a->output, "folder of the run; must be new or empty");
-  sub->add_flag("--destructive", a->options.destructive, "allow tests that reset the device or lose its data");
-  sub->add_flag("--i-know", a->options.i_know, "even on a device that carries a file system, swap, the default route or the console");
+  sub->add_flag("--destructive", a->options.destructive,
+                "allow tests that reset the device or lose its data");
+  sub->add_flag("--i-know", a->options.i_know,
+                "even on a device that carries a file system, swap, the default route or the console");
   sub->add_flag("--json", a->json, "result as one JSON document on standard output");
   sub->add_flag("--dry-run", a->dry_run, "only list what would run");
   sub->callback([a, &exit_status] { exit_status = run_command(*a); });
@@ -90,7 +104,9 @@ void add_run(CLI::App& app, int& exit_status) {
 
 void add_resume(CLI::App& app, int& exit_status) {
   auto* sub = app.add_subcommand("resume", "go on with a run that was killed or lost to a reboot");
-  sub->footer("Example:\n  kangzao resume runs/latest\nThe test that was running gets verdict crash; finished ones keep theirs.");
+  sub->footer(
+      "Example:\n  kangzao resume runs/latest\nThe test that was running gets verdict crash; finished ones "
+      "keep theirs.");
   auto directory = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   sub->add_option("run", *directory, "folder of the run")->required();

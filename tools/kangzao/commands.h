@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// One function a command: registers it and its options; when it was chosen, its exit status is left in `exit_status`.
+// One function a command: registers it and its options; when it was chosen, its exit status is left in
+// `exit_status`.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -15,10 +15,13 @@ enum ExitCode { usage = 2, host_trouble = 4, cannot_test = 125 };
 
 int exit_of(kz::Errc code) {
   switch (code) {
-    case kz::Errc::usage: return usage;
+    case kz::Errc::usage:
+      return usage;
     case kz::Errc::bad_data:
-    case kz::Errc::io: return host_trouble;
-    default: return cannot_test;
+    case kz::Errc::io:
+      return host_trouble;
+    default:
+      return cannot_test;
   }
 }
 
@@ -26,11 +29,13 @@ int guarded(int argc, char** argv) {
   CLI::App app{"Proves or disproves that a PCIe AI accelerator, its firmware and its driver hold up."};
   app.set_version_flag("--version", std::string("kangzao ") + kz::version);
   app.require_subcommand(1);
-  app.footer("Examples:\n  kangzao run                               quick profile on a software TPU\n"
-             "  kangzao ls --all                          what this machine has\n"
-             "  kangzao run --device pci:0000:01:00.0     what can be said of a real device");
+  app.footer(
+      "Examples:\n  kangzao run                               quick profile on a software TPU\n"
+      "  kangzao ls --all                          what this machine has\n"
+      "  kangzao run --device pci:0000:01:00.0     what can be said of a real device");
   int status = 0;
-  for (auto add : {kz::add_ls, kz::add_list, kz::add_run, kz::add_resume, kz::add_report, kz::add_compare, kz::add_internal})
+  for (auto add : {kz::add_ls, kz::add_list, kz::add_run, kz::add_resume, kz::add_report, kz::add_compare,
+                   kz::add_gauntlet, kz::add_internal})
     add(app, status);
   try {
     app.parse(argc, argv);

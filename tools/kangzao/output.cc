@@ -22,7 +22,9 @@ void write_output(const std::string& text, const std::string& file) {
   for (size_t at = 0; at < text.size();) {
     ssize_t n = ::write(fd, text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw JournalError(fmt::format("write {}: {}", file.empty() ? "standard output" : file, std::strerror(errno)));
+    if (n < 0)
+      throw JournalError(
+          fmt::format("write {}: {}", file.empty() ? "standard output" : file, std::strerror(errno)));
     at += static_cast<size_t>(n);
   }
 }

@@ -10,10 +10,19 @@ constexpr int report_version = 1;
 
 bool did_not_run(Verdict v) { return v == Verdict::skip || v == Verdict::blocked || v == Verdict::not_run; }
 
-// XML 1.0 allows no control characters but tab and line ends, escaped or not.
+// XML 1.0, section 2.2, allows no control characters but tab and line ends, escaped or not, and no U+FFFE,
+// U+FFFF.
 std::string xml(const std::string& text) {
   std::string out;
-  for (unsigned char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    auto c = static_cast<unsigned char>(text[i]);
+    // U+FFFE and U+FFFF, in UTF-8.
+    if (c == 0xef && text.compare(i, 2, "\xef\xbf") == 0 && i + 2 < text.size() &&
+        static_cast<unsigned char>(text[i + 2]) >= 0xbe) {
+      out += '?';
+      i += 2;
+      continue;
+    }
     switch (c) {
       case '&':
         out += "&amp;";

@@ -27,6 +27,12 @@ class Folder {
     std::string type = text_of(r, "type");
     if (type == "run-start")
       start(r);
+    else if (type == "test-start")
+      running_ = text_of(r, "id"), danger_.clear();
+    else if (type == "danger" && text_of(r, "id") == running_)
+      danger_ = text_of(r, "step");
+    else if (type == "interrupted")
+      running_.clear();
     else if (type == "verdict")
       verdict(r);
     else if (type == "evidence")
@@ -46,11 +52,18 @@ class Folder {
   }
 
   void finish() {
+    for (TestResult& t : run_.results)
+      if (t.runs == 0 && !run_.finished) t.reason = unfinished(t.id);
     for (TestResult& t : run_.results) ++run_.counts[t.verdict];
     prove();
   }
 
  private:
+  std::string unfinished(const std::string& id) const {
+    if (id != running_) return "not reached: the run goes on or ended early";
+    return "it was running when the journal ends" + (danger_.empty() ? "" : ", after the step: " + danger_);
+  }
+
   void start(const nlohmann::json& r) {
     run_.device = text_of(r, "device");
     run_.profile = text_of(r, "profile");
@@ -75,6 +88,7 @@ class Folder {
   void verdict(const nlohmann::json& r) {
     TestResult* t = test(r);
     auto v = parse_verdict(text_of(r, "verdict"));
+    running_.clear();
     if (t == nullptr || !v) return;
     ++t->runs;
     t->seconds += number_of(r, "seconds");
@@ -144,6 +158,7 @@ class Folder {
 
   RunSummary& run_;
   std::map<std::string, size_t> index_;
+  std::string running_, danger_;
 };
 
 }  // namespace

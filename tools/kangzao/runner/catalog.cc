@@ -42,7 +42,8 @@ bool contains(const std::vector<std::string>& list, const std::string& x) {
 [[noreturn]] void unknown(const char* what, const std::string& word, const std::vector<std::string>& known) {
   auto near = near_matches(word, known);
   throw Error({Errc::usage, "select", fmt::format("{} '{}'", what, word), "nothing is called that",
-               near.empty() ? "see 'kangzao list'" : fmt::format("did you mean {}?", fmt::join(near, ", ")), 0});
+               near.empty() ? "see 'kangzao list'" : fmt::format("did you mean {}?", fmt::join(near, ", ")),
+               0});
 }
 
 std::string group_of(const TestDeclaration& t) { return t.id.substr(0, t.id.find('.')); }
@@ -52,8 +53,16 @@ std::string group_of(const TestDeclaration& t) { return t.id.substr(0, t.id.find
 bool TestDeclaration::has_label(const std::string& label) const { return contains(labels, label); }
 
 nlohmann::json TestDeclaration::to_json() const {
-  return {{"id", id}, {"suite", suite}, {"test", test}, {"meaning", meaning}, {"level", level}, {"limit_s", limit_s},
-          {"labels", labels}, {"needs", needs}, {"profiles", profiles}, {"program", fs::path(program).filename()}};
+  return {{"id", id},
+          {"suite", suite},
+          {"test", test},
+          {"meaning", meaning},
+          {"level", level},
+          {"limit_s", limit_s},
+          {"labels", labels},
+          {"needs", needs},
+          {"profiles", profiles},
+          {"program", fs::path(program).filename()}};
 }
 
 std::vector<TestDeclaration> load_catalog(const std::string& directory, const std::string& profile) {
@@ -63,16 +72,20 @@ std::vector<TestDeclaration> load_catalog(const std::string& directory, const st
     if (entry.path().filename().string().starts_with(program_prefix)) programs.push_back(entry.path());
   std::sort(programs.begin(), programs.end());
   if (programs.empty())
-    throw Error({Errc::not_found, "find test programs in", directory, fmt::format("no {}* there", program_prefix), "build first", 0});
+    throw Error({Errc::not_found, "find test programs in", directory,
+                 fmt::format("no {}* there", program_prefix), "build first", 0});
   std::vector<TestDeclaration> all;
   for (auto& program : programs) {
-    Captured got = run_captured({program, "--kz-list"}, {{"KANGZAO_PROFILE", profile}}, std::chrono::seconds(20));
+    Captured got =
+        run_captured({program, "--kz-list"}, {{"KANGZAO_PROFILE", profile}}, std::chrono::seconds(20));
     auto list = nlohmann::json::parse(got.output, nullptr, false);
     if (got.status != 0 || !list.is_array())
-      throw Error({Errc::io, "list tests of", program, fmt::format("it ended with {}", describe_status(got.status)), "rebuild it", 0});
+      throw Error({Errc::io, "list tests of", program,
+                   fmt::format("it ended with {}", describe_status(got.status)), "rebuild it", 0});
     for (auto& item : list) all.push_back(parse(item, program));
   }
-  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return std::tie(a.level, a.id) < std::tie(b.level, b.id); });
+  std::sort(all.begin(), all.end(),
+            [](auto& a, auto& b) { return std::tie(a.level, a.id) < std::tie(b.level, b.id); });
   return all;
 }
 
@@ -105,10 +118,13 @@ std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& al
     labels.insert(t.labels.begin(), t.labels.end());
     profiles.insert(t.profiles.begin(), t.profiles.end());
   }
-  auto list = [](const std::set<std::string>& set) { return std::vector<std::string>(set.begin(), set.end()); };
+  auto list = [](const std::set<std::string>& set) {
+    return std::vector<std::string>(set.begin(), set.end());
+  };
   if (!profiles.contains(s.profile)) unknown("profile", s.profile, list(profiles));
   for (auto& f : s.filters)
-    if (std::none_of(ids.begin(), ids.end(), [&](auto& id) { return glob_match(f, id); })) unknown("test", f, ids);
+    if (std::none_of(ids.begin(), ids.end(), [&](auto& id) { return glob_match(f, id); }))
+      unknown("test", f, ids);
   for (auto& g : s.groups)
     if (!groups.contains(g)) unknown("group", g, list(groups));
   for (auto* wanted : {&s.labels, &s.without_labels})
@@ -117,20 +133,30 @@ std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& al
 
   std::vector<TestDeclaration> out;
   for (auto& t : all) {
-    bool named = std::any_of(s.filters.begin(), s.filters.end(), [&](auto& f) { return glob_match(f, t.id); });
+    bool named =
+        std::any_of(s.filters.begin(), s.filters.end(), [&](auto& f) { return glob_match(f, t.id); });
     if (!s.filters.empty() && !named) continue;
     // A test asked for by its own name runs whatever the profile.
     bool exactly = contains(s.filters, t.id);
-    if (t.suite.starts_with(selftest_suite) && s.filters.empty() && !contains(s.groups, std::string(selftest_suite))) continue;
-    if (s.profile != "all" && !exactly && !t.suite.starts_with(selftest_suite) && !contains(t.profiles, s.profile)) continue;
+    if (t.suite.starts_with(selftest_suite) && s.filters.empty() &&
+        !contains(s.groups, std::string(selftest_suite)))
+      continue;
+    if (s.profile != "all" && !exactly && !t.suite.starts_with(selftest_suite) &&
+        !contains(t.profiles, s.profile))
+      continue;
     if (!s.groups.empty() && !contains(s.groups, group_of(t))) continue;
     if (!s.levels.empty() && std::find(s.levels.begin(), s.levels.end(), t.level) == s.levels.end()) continue;
-    if (!s.labels.empty() && std::none_of(s.labels.begin(), s.labels.end(), [&](auto& l) { return t.has_label(l); })) continue;
-    if (std::any_of(s.without_labels.begin(), s.without_labels.end(), [&](auto& l) { return t.has_label(l); })) continue;
+    if (!s.labels.empty() &&
+        std::none_of(s.labels.begin(), s.labels.end(), [&](auto& l) { return t.has_label(l); }))
+      continue;
+    if (std::any_of(s.without_labels.begin(), s.without_labels.end(),
+                    [&](auto& l) { return t.has_label(l); }))
+      continue;
     out.push_back(t);
   }
   auto rank = [&](const TestDeclaration& t) {
-    return std::find_if(s.order.begin(), s.order.end(), [&](auto& g) { return glob_match(g, t.id); }) - s.order.begin();
+    return std::find_if(s.order.begin(), s.order.end(), [&](auto& g) { return glob_match(g, t.id); }) -
+           s.order.begin();
   };
   std::stable_sort(out.begin(), out.end(), [&](auto& a, auto& b) { return rank(a) < rank(b); });
   return out;

@@ -39,7 +39,8 @@ nlohmann::json host_environment() {
   rlimit memlock{};
   ::getrlimit(RLIMIT_MEMLOCK, &memlock);
   std::string flags = value_of("/proc/cpuinfo", "flags", ':');
-  nlohmann::json limit = memlock.rlim_cur == RLIM_INFINITY ? nlohmann::json("unlimited") : nlohmann::json(memlock.rlim_cur / 1024);
+  nlohmann::json limit = memlock.rlim_cur == RLIM_INFINITY ? nlohmann::json("unlimited")
+                                                           : nlohmann::json(memlock.rlim_cur / 1024);
   return {{"kernel", u.release},
           {"machine", u.machine},
           {"distribution", value_of("/etc/os-release", "PRETTY_NAME", '=')},

@@ -13,9 +13,21 @@ namespace kz {
 namespace {
 
 // How the kernel begins a report about itself; such a line counts whatever device it is about.
-constexpr std::string_view reports[] = {"BUG: ", "kernel BUG at", "Oops: ", "Oops:", "WARNING: CPU", "general protection fault",
-                                        "KASAN: ", "UBSAN: ", "KCSAN: ", "INFO: task ", "soft lockup", "hard LOCKUP",
-                                        "possible circular locking", "Kernel panic", "refcount_t: "};
+constexpr std::string_view reports[] = {"BUG: ",
+                                        "kernel BUG at",
+                                        "Oops: ",
+                                        "Oops:",
+                                        "WARNING: CPU",
+                                        "general protection fault",
+                                        "KASAN: ",
+                                        "UBSAN: ",
+                                        "KCSAN: ",
+                                        "INFO: task ",
+                                        "soft lockup",
+                                        "hard LOCKUP",
+                                        "possible circular locking",
+                                        "Kernel panic",
+                                        "refcount_t: "};
 constexpr size_t most_lines = 100;  // of each kind, kept
 
 // As a word of its own: "ast" is not in "last", "0000:01:00.0" is not in "10000:01:00.0".

@@ -10,7 +10,8 @@
 namespace kz {
 
 struct KernelLines {
-  std::vector<std::string> against;  // name the device, its driver or its path, or are a BUG or oops; at most 100
+  std::vector<std::string>
+      against;  // name the device, its driver or its path, or are a BUG or oops; at most 100
   std::vector<std::string> context;  // the rest, at most 100
   bool overrun = false;              // the ring buffer wrapped: lines were lost
 };

@@ -24,10 +24,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t most_records = 20'000;   // of one test; a flood must not fill the disk
+constexpr size_t most_records = 20'000;    // of one test; a flood must not fill the disk
+constexpr size_t most_bytes = 16 << 20;    // of all its records
 constexpr size_t most_output = 256 << 10;  // kept of what it prints
 constexpr auto term_grace = 2s;
 constexpr auto exit_grace = 250ms;  // for what the test left behind to end by itself
+
+bool closed(const Fd& fd) {
+  pollfd p{fd.get(), 0, 0};
+  return ::poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0;
+}
 
 // What a test may say of itself; the rest is for the runner to find out.
 bool may_claim(Verdict v) { return v != Verdict::crash && v != Verdict::timeout && v != Verdict::not_run; }
@@ -61,7 +67,8 @@ class Attempt {
  private:
   void start() {
     int pair[2], pipe[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("create", "socket pair");
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+      throw_errno("create", "socket pair");
     records_ = Fd(pair[0]);
     Fd theirs(pair[1]);
     if (::pipe2(pipe, O_CLOEXEC) != 0) throw_errno("create", "pipe");
@@ -104,10 +111,13 @@ class Attempt {
     for (int n = 0; n < 64; ++n) {
       ssize_t got = ::recv(records_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (got < 0) return;
-      if (got == 0) {  // the other end is closed: nothing more will come
-        records_.reset();
-        return;
+      if (got == 0) {  // an empty packet, or the other end is closed
+        if (++empty_ > 1 && closed(records_)) return records_.reset();
+        if (!closed(records_)) complain("sent something that is no record");
+        continue;
       }
+      empty_ = 0;
+      bytes_ += static_cast<size_t>(got);
       take_record(parse_record({buffer.data(), static_cast<size_t>(got)}));
     }
   }
@@ -118,11 +128,13 @@ class Attempt {
     if (type == "verdict") return take_verdict(record);
     bool danger = type == "danger";
     if (danger) out_.last_danger = text_of(record, "step");
-    if (danger || ++count_ <= most_records) {
+    bool fits = ++count_ <= most_records && bytes_ <= most_bytes;
+    if (danger || fits) {
       record["id"] = run_.test.id;
       run_.record(std::move(record), danger);
-    } else if (count_ == most_records + 1) {
-      note(fmt::format("{} sent more than {} records; the rest is dropped", run_.test.id, most_records));
+    } else if (!std::exchange(flooded_, true)) {
+      note(fmt::format("{} sent more than {} records or {} MiB; the rest is dropped", run_.test.id,
+                       most_records, most_bytes >> 20));
     }
     if (danger && records_) ::send(records_.get(), "ok", 2, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -136,7 +148,9 @@ class Attempt {
     have_verdict_ = true;
   }
 
-  void note(const std::string& text) { run_.record({{"type", "note"}, {"id", run_.test.id}, {"text", text}}, false); }
+  void note(const std::string& text) {
+    run_.record({{"type", "note"}, {"id", run_.test.id}, {"text", text}}, false);
+  }
   void complain(const char* what) {
     if (!std::exchange(complained_, true)) note(fmt::format("{} {}", run_.test.id, what));
   }
@@ -188,7 +202,8 @@ class Attempt {
       out_.reason = fmt::format("no end within {}{}{}", to_string(limit), said,
                                 out_.left_running ? "; it could not be ended" : "");
     } else if (ended_ && (!WIFEXITED(status_) || WEXITSTATUS(status_) != 0 || !have_verdict_)) {
-      std::string said = have_verdict_ ? fmt::format("after saying {}", to_string(out_.verdict)) : "without a verdict";
+      std::string said =
+          have_verdict_ ? fmt::format("after saying {}", to_string(out_.verdict)) : "without a verdict";
       out_.verdict = Verdict::crash;
       out_.reason = WIFEXITED(status_) ? fmt::format("it left with {} {}", describe_status(status_), said)
                                        : fmt::format("it died by {} {}", describe_status(status_), said);
@@ -220,9 +235,9 @@ class Attempt {
   Fd records_, printed_, pidfd_;
   pid_t pid_ = -1;
   int status_ = 0;
-  bool ended_ = false, have_verdict_ = false, timed_out_ = false, complained_ = false;
+  bool ended_ = false, have_verdict_ = false, timed_out_ = false, complained_ = false, flooded_ = false;
   Deadline last_tick_{1s};
-  size_t count_ = 0;
+  size_t count_ = 0, bytes_ = 0, empty_ = 0;
   std::set<pid_t> seen_;
 };
 

@@ -16,10 +16,10 @@ struct TestOutcome {
   std::string reason;
   nlohmann::json failures = nlohmann::json::array();
   double seconds = 0;
-  std::string hang;         // where it hung, after a time-out
-  std::string output;       // last part of what it printed
-  std::string last_danger;  // the step it announced last
-  int leftovers = 0;        // processes it left behind
+  std::string hang;           // where it hung, after a time-out
+  std::string output;         // last part of what it printed
+  std::string last_danger;    // the step it announced last
+  int leftovers = 0;          // processes it left behind
   bool left_running = false;  // it hangs and may not be killed
   bool interrupted = false;   // we were told to stop
 };
@@ -31,14 +31,15 @@ struct TestRun {
   bool may_kill = true;  // SIGKILL allowed; without it a test that ignores SIGTERM is left alone
   // Every record the test hands over, already an object; `durable` ones must be on disk on return.
   std::function<void(nlohmann::json record, bool durable)> record;
-  std::function<bool()> stop;  // asked whenever something happens
-  pid_t device_process = -1;   // not to be taken for a leftover
-  std::function<void()> tick = {};              // called about once a second
-  std::function<std::string()> state = {};      // what the device says while the test hangs; bounded in time
+  std::function<bool()> stop;               // asked whenever something happens
+  pid_t device_process = -1;                // not to be taken for a leftover
+  std::function<void()> tick = {};          // called about once a second
+  std::function<std::string()> state = {};  // what the device says while the test hangs; bounded in time
 };
 
-// Verdict by these rules: what the test said, if it then left with exit 0; crash without a verdict, by a signal or with
-// another exit status; timeout past the limit. Throws what `record` throws, after ending the test.
+// Verdict by these rules: what the test said, if it then left with exit 0; crash without a verdict, by a
+// signal or with another exit status; timeout past the limit. Throws what `record` throws, after ending the
+// test.
 TestOutcome run_test(const TestRun& run);
 
 }  // namespace kz

@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseconds limit, const CaptureRules& rules) {
+ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseconds limit,
+                const CaptureRules& rules) {
   Captured got = run_captured({program_directory() + "/kangzao", what, "--device", uri}, {}, limit, rules);
   ProbeResult result;
   json answer = parse_record(got.output);
@@ -54,8 +55,14 @@ int answer(const std::function<json()>& body) {
 
 json describe(Device& d) {
   const Identity& id = d.identity();
-  json out = {{"id", id.stable_id()}, {"name", id.name}, {"vendor", fmt::format("{:04x}", id.vendor)}, {"device", fmt::format("{:04x}", id.device)},
-              {"revision", id.revision}, {"class", fmt::format("{:06x}", id.class_code)}, {"serial", id.serial}, {"driver", id.driver}};
+  json out = {{"id", id.stable_id()},
+              {"name", id.name},
+              {"vendor", fmt::format("{:04x}", id.vendor)},
+              {"device", fmt::format("{:04x}", id.device)},
+              {"revision", id.revision},
+              {"class", fmt::format("{:06x}", id.class_code)},
+              {"serial", id.serial},
+              {"driver", id.driver}};
   if (id.bdf) out["bdf"] = to_string(*id.bdf);
   const Capabilities& caps = d.capabilities();
   for (Cap c : caps.have) out["capabilities"].push_back(to_string(c));
@@ -70,7 +77,8 @@ json describe(Device& d) {
   if (caps.has(Cap::telemetry)) {
     Telemetry t = d.telemetry();
     if (t.firmware_version)
-      out["firmware"] = fmt::format("{}.{}.{}", *t.firmware_version >> 24, *t.firmware_version >> 16 & 0xff, *t.firmware_version & 0xffff);
+      out["firmware"] = fmt::format("{}.{}.{}", *t.firmware_version >> 24, *t.firmware_version >> 16 & 0xff,
+                                    *t.firmware_version & 0xffff);
     if (t.hbm_bytes) out["hbm_bytes"] = *t.hbm_bytes;
   }
   return out;
@@ -102,7 +110,10 @@ void small_matmul(Device& d, Context& context, Queue& queue) {
     f[n * n + i] = static_cast<float>(i % 5) - 2;
   }
   run_ok(queue, {cmd::Copy{at(host->iova()), at(hbm->addr()), 2 * bytes}});
-  run_ok(queue, {cmd::Matmul{.a = hbm->addr(), .b = hbm->addr() + bytes, .c = hbm->addr() + 2 * bytes, .m = n, .n = n, .k = n}});
+  run_ok(
+      queue,
+      {cmd::Matmul{
+          .a = hbm->addr(), .b = hbm->addr() + bytes, .c = hbm->addr() + 2 * bytes, .m = n, .n = n, .k = n}});
   run_ok(queue, {cmd::Copy{at(hbm->addr() + 2 * bytes), at(host->iova() + 2 * bytes), bytes}});
   for (uint32_t r = 0; r < n; ++r)
     for (uint32_t c = 0; c < n; ++c) {
@@ -171,9 +182,14 @@ int recover_main(const std::string& uri) {
       }
     };
     auto by = [](ResetKind kind) { return [kind](Device& d) { d.reset(kind, Deadline(5s)); }; };
-    bool up = attempt("open", [](Device&) {}, true) || attempt("function reset", by(ResetKind::function), false) ||
-              attempt("firmware reset", by(ResetKind::firmware), false) || attempt("device reset", by(ResetKind::device), false);
-    if (!up) return {{"error", {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
+    bool up = attempt(
+                  "open", [](Device&) {}, true) ||
+              attempt("function reset", by(ResetKind::function), false) ||
+              attempt("firmware reset", by(ResetKind::firmware), false) ||
+              attempt("device reset", by(ResetKind::device), false);
+    if (!up)
+      return {{"error",
+               {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
     return {{"tried", tried}};
   });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The device as the runner sees it: through children with a time limit, because opening a dead device can hang for ever.
-// The children are `kangzao internal-probe|internal-health|internal-recover --device URI`.
+// The device as the runner sees it: through children with a time limit, because opening a dead device can
+// hang for ever. The children are `kangzao internal-probe|internal-health|internal-recover --device URI`.
 #pragma once
 
 #include <chrono>

@@ -74,8 +74,8 @@ Captured give_up(pid_t pid, bool may_kill, Captured got) {
 
 }  // namespace
 
-pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep, int output,
-            int death_signal) {
+pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep,
+            int output, int death_signal) {
   std::vector<std::string> words = argv, variables = merged_environment(extra);
   std::vector<char*> args = pointers(words), env = pointers(variables);
   pid_t parent = ::getpid(), pid = ::fork();
@@ -106,8 +106,8 @@ bool wait_for_child(pid_t pid, int& status, Deadline deadline) {
   }
 }
 
-Captured run_captured(const std::vector<std::string>& argv, const Environment& extra, std::chrono::milliseconds limit,
-                      const CaptureRules& rules) {
+Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
+                      std::chrono::milliseconds limit, const CaptureRules& rules) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("create", "pipe");
   Fd in(fds[0]), out(fds[1]);
@@ -121,7 +121,8 @@ Captured run_captured(const std::vector<std::string>& argv, const Environment& e
     ended = ::waitpid(pid, &got.status, WNOHANG) == pid;
     bool open = read_all(in, got.output);
     if (ended) break;
-    if (deadline.passed() || (rules.stop && rules.stop())) return give_up(pid, rules.may_kill, std::move(got));
+    if (deadline.passed() || (rules.stop && rules.stop()))
+      return give_up(pid, rules.may_kill, std::move(got));
     pollfd p{in.get(), POLLIN, 0};
     auto left = std::min<std::chrono::nanoseconds>(deadline.left(), open ? 20ms : 2ms);
     ::poll(&p, open ? 1 : 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
@@ -132,7 +133,8 @@ Captured run_captured(const std::vector<std::string>& argv, const Environment& e
 std::string describe_status(int status) {
   if (status == -1) return "no answer in time";
   if (WIFEXITED(status)) return fmt::format("exit {}", WEXITSTATUS(status));
-  if (WIFSIGNALED(status)) return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
   return fmt::format("status {:#x}", status);
 }
 
@@ -146,8 +148,9 @@ std::string describe_hang(pid_t pid) {
     std::string state = "?";
     for (std::string line; std::getline(status, line);)
       if (line.starts_with("State:")) state = line.substr(7);
-    out += fmt::format("thread {} {}: {}; wchan {}; syscall {}\n", task.path().filename().string(), slurp(task.path() / "comm"), state,
-                       slurp(task.path() / "wchan"), slurp(task.path() / "syscall"));
+    out += fmt::format("thread {} {}: {}; wchan {}; syscall {}\n", task.path().filename().string(),
+                       slurp(task.path() / "comm"), state, slurp(task.path() / "wchan"),
+                       slurp(task.path() / "syscall"));
     if (auto stack = slurp(task.path() / "stack"); !stack.empty()) out += stack + "\n";
   }
   return out.empty() ? "the process is gone" : out;

@@ -19,11 +19,12 @@ namespace kz {
 
 using Environment = std::map<std::string, std::string>;
 
-// Starts argv[0] with `extra` added to the environment, in its own process group, sent `death_signal` when this process
-// dies. Descriptors in `keep` stay open in the child under their own numbers; `output` (may be -1: inherited) becomes
-// its standard output and error. Standard input is /dev/null. Call from the thread that lives as long as the process.
-pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep, int output,
-            int death_signal = SIGKILL);
+// Starts argv[0] with `extra` added to the environment, in its own process group, sent `death_signal` when
+// this process dies. Descriptors in `keep` stay open in the child under their own numbers; `output` (may be
+// -1: inherited) becomes its standard output and error. Standard input is /dev/null. Call from the thread
+// that lives as long as the process.
+pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep,
+            int output, int death_signal = SIGKILL);
 
 struct Captured {
   int status = -1;  // as waitpid gives it; -1 when it did not end in time
@@ -31,13 +32,13 @@ struct Captured {
   std::string output;
 };
 struct CaptureRules {
-  bool may_kill = true;              // false: at the limit SIGTERM only; one that ignores it is left alone
+  bool may_kill = true;             // false: at the limit SIGTERM only; one that ignores it is left alone
   std::function<bool()> stop = {};  // asked every 100 ms; true ends the wait as the limit does
 };
-// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of its output. Returns even when the program
-// cannot be ended (uninterruptible wait): it is left behind then.
-Captured run_captured(const std::vector<std::string>& argv, const Environment& extra, std::chrono::milliseconds limit,
-                      const CaptureRules& rules = {});
+// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of its output. Returns even when the
+// program cannot be ended (uninterruptible wait): it is left behind then.
+Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
+                      std::chrono::milliseconds limit, const CaptureRules& rules = {});
 
 // Waits for a child without ever blocking for longer. False when the deadline passed first.
 bool wait_for_child(pid_t pid, int& status, Deadline deadline);
@@ -45,13 +46,15 @@ bool wait_for_child(pid_t pid, int& status, Deadline deadline);
 // "exit 1", "signal 11 (Segmentation fault)"
 std::string describe_status(int status);
 
-// Where a hung process hangs: state, wait channel, system call and kernel stack of every thread, as far as readable.
+// Where a hung process hangs: state, wait channel, system call and kernel stack of every thread, as far as
+// readable.
 std::string describe_hang(pid_t pid);
 
 // Direct children of this process, with their names; reparented ones are among them (subreaper).
 std::map<pid_t, std::string> children();
 
-// Open descriptors, locked and resident memory of a process, as far as readable: {"fds", "locked_kib", "resident_kib"}.
+// Open descriptors, locked and resident memory of a process, as far as readable: {"fds", "locked_kib",
+// "resident_kib"}.
 nlohmann::json process_usage(pid_t pid);
 
 // This process adopts orphans of its descendants, so that it can find and end them.

@@ -13,11 +13,15 @@ namespace kz {
 
 static std::string clock_text(double s) {
   auto n = static_cast<long>(s);
-  return n >= 3600 ? fmt::format("{}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60) : fmt::format("{}:{:02}", n / 60, n % 60);
+  return n >= 3600 ? fmt::format("{}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60)
+                   : fmt::format("{}:{:02}", n / 60, n % 60);
 }
 
 Progress::Progress(size_t total, bool quiet)
-    : total_(total), quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1), colour_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
+    : total_(total),
+      quiet_(quiet),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      colour_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
 
 void Progress::clear_line() {
   if (terminal_) fmt::print(stderr, "\r\x1b[K");
@@ -33,7 +37,8 @@ void Progress::tick() {
   double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   std::string left;
   if (done_ > 0 && total_ > done_)
-    left = fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) * static_cast<double>(total_ - done_)));
+    left = fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) *
+                                                     static_cast<double>(total_ - done_)));
   clear_line();
   fmt::print(stderr, "[{}/{}] {}  ({}{})", done_ + 1, total_, current_, clock_text(elapsed), left);
   std::fflush(stderr);
@@ -43,8 +48,11 @@ void Progress::end(const std::string& id, Verdict v, double seconds, const std::
   ++done_;
   if (quiet_) return;
   clear_line();
-  std::string why = v == Verdict::pass || reason.empty() ? "" : "  " + printable(reason.substr(0, reason.find('\n'))).substr(0, 160);
-  fmt::print(stderr, "{:>3}/{} {} {:<44} {:>7.2f} s{}\n", done_, total_, colourise(v, fmt::format("{:<11}", to_string(v)), colour_), id, seconds, why);
+  std::string why = v == Verdict::pass || reason.empty()
+                        ? ""
+                        : "  " + printable(reason.substr(0, reason.find('\n'))).substr(0, 160);
+  fmt::print(stderr, "{:>3}/{} {} {:<44} {:>7.2f} s{}\n", done_, total_,
+             colourise(v, fmt::format("{:<11}", to_string(v)), colour_), id, seconds, why);
   std::fflush(stderr);
 }
 

@@ -45,7 +45,9 @@ void remove_stale_socket(const fs::path& path) {
 
 const json& start_of(const Journal& journal, const std::string& directory) {
   for (auto& r : journal.records)
-    if (text_of(r, "type") == "run-start" && r.contains("options") && r.contains("tests") && r["tests"].is_array()) return r;
+    if (text_of(r, "type") == "run-start" && r.contains("options") && r.contains("tests") &&
+        r["tests"].is_array())
+      return r;
   throw JournalError("the journal in " + directory + " has no start record; run again from the beginning");
 }
 
@@ -55,7 +57,9 @@ std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestD
   for (auto& wanted : start["tests"]) {
     std::string id = text_of(wanted, "id");
     auto it = std::find_if(all.begin(), all.end(), [&](auto& t) { return t.id == id; });
-    if (it == all.end()) throw JournalError(fmt::format("test '{}' of that run is not in this build; build the version that started it", id));
+    if (it == all.end())
+      throw JournalError(
+          fmt::format("test '{}' of that run is not in this build; build the version that started it", id));
     out.push_back(*it);
   }
   return out;
@@ -84,17 +88,24 @@ void catch_signals() {
 
 json RunOptions::to_json() const {
   const Selection& s = selection;
-  return {{"device", device}, {"profile", s.profile}, {"filters", s.filters}, {"groups", s.groups}, {"labels", s.labels},
-          {"without_labels", s.without_labels}, {"levels", s.levels}, {"repeat", repeat}, {"until_fail", until_fail},
-          {"stop_on_fail", stop_on_fail}, {"order", s.order}, {"seed", std::to_string(seed)}, {"retries", retries}, {"destructive", destructive}, {"i_know", i_know}};
+  return {{"device", device},         {"profile", s.profile},
+          {"filters", s.filters},     {"groups", s.groups},
+          {"labels", s.labels},       {"without_labels", s.without_labels},
+          {"levels", s.levels},       {"repeat", repeat},
+          {"until_fail", until_fail}, {"stop_on_fail", stop_on_fail},
+          {"order", s.order},         {"seed", std::to_string(seed)},
+          {"retries", retries},       {"destructive", destructive},
+          {"i_know", i_know}};
 }
 
 RunOptions RunOptions::from_json(const json& j) {
   RunOptions o;
   using strings = std::vector<std::string>;
   o.device = j.value("device", o.device);
-  o.selection = {j.value("profile", "quick"), j.value("filters", strings()), j.value("groups", strings()), j.value("labels", strings()),
-                 j.value("without_labels", strings()), j.value("levels", std::vector<int>()), j.value("order", strings())};
+  o.selection = {j.value("profile", "quick"),          j.value("filters", strings()),
+                 j.value("groups", strings()),         j.value("labels", strings()),
+                 j.value("without_labels", strings()), j.value("levels", std::vector<int>()),
+                 j.value("order", strings())};
   o.repeat = j.value("repeat", 1);
   o.until_fail = j.value("until_fail", false);
   o.stop_on_fail = j.value("stop_on_fail", false);
@@ -127,15 +138,18 @@ std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet)
   const json& start = start_of(journal, directory);
   std::unique_ptr<Runner> runner;
   try {
-    runner.reset(new Runner(RunOptions::from_json(start.at("options")), directory, quiet, Before{.resumed = true}));
+    runner.reset(
+        new Runner(RunOptions::from_json(start.at("options")), directory, quiet, Before{.resumed = true}));
   } catch (const std::exception& e) {
-    throw JournalError(fmt::format("the start record in {} cannot be used ({}); run again from the beginning", directory, e.what()));
+    throw JournalError(fmt::format("the start record in {} cannot be used ({}); run again from the beginning",
+                                   directory, e.what()));
   }
   runner->tests_ = tests_of(start, load_catalog(program_directory(), runner->options_.selection.profile));
   runner->journal_ = std::move(writer);
   runner->take_up(journal);
   runner->journal_->write({{"type", "resume"}, {"after", runner->before_.test}}, true);
-  if (torn) runner->journal_->write({{"type", "note"}, {"text", "the journal's last line was torn and is dropped"}});
+  if (torn)
+    runner->journal_->write({{"type", "note"}, {"text", "the journal's last line was torn and is dropped"}});
   return runner;
 }
 
@@ -167,15 +181,23 @@ void Runner::write_start(const ProbeResult& probe) {
   if (probe.ok) environment["device"] = probe.data;
   json tests = json::array();
   for (auto& t : tests_) tests.push_back({{"id", t.id}, {"level", t.level}});
-  journal_->write({{"type", "run-start"}, {"device", options_.device}, {"profile", options_.selection.profile},
-                   {"seed", std::to_string(options_.seed)}, {"repeat", options_.repeat}, {"levels", levels_of(tests_, options_.selection)},
-                   {"options", options_.to_json()}, {"environment", environment}, {"tests", tests}}, true);
+  journal_->write({{"type", "run-start"},
+                   {"device", options_.device},
+                   {"profile", options_.selection.profile},
+                   {"seed", std::to_string(options_.seed)},
+                   {"repeat", options_.repeat},
+                   {"levels", levels_of(tests_, options_.selection)},
+                   {"options", options_.to_json()},
+                   {"environment", environment},
+                   {"tests", tests}},
+                  true);
 }
 
 std::string Runner::refusal(const TestDeclaration& t) const {
   if (t.has_label("destructive") && !is_softtpu()) {
     if (!options_.destructive) return "destructive, and --destructive was not given";
-    if (!inhabitants_.empty() && !options_.i_know) return fmt::format("refused: {} (--i-know to do it all the same)", inhabitants_.front());
+    if (!inhabitants_.empty() && !options_.i_know)
+      return fmt::format("refused: {} (--i-know to do it all the same)", inhabitants_.front());
   }
   return {};
 }
@@ -208,7 +230,8 @@ void Runner::bury_dead_test() {
   for (auto& t : tests_) {
     if (t.id != before_.test) continue;
     TestOutcome out;
-    out.reason = "the run ended while it ran" + (before_.danger.empty() ? "" : ", after the step: " + before_.danger);
+    out.reason =
+        "the run ended while it ran" + (before_.danger.empty() ? "" : ", after the step: " + before_.danger);
     verdict(t, out, std::strtoull(before_.seed.c_str(), nullptr, 10));
   }
 }
@@ -218,7 +241,8 @@ RunSummary Runner::go() {
   if (ready_) run_all();
   for (auto& t : tests_)
     if (done_[t.id] == 0 && !told_to_stop())
-      verdict_without_run(t, Verdict::not_run, lost_ ? "the device was lost before" : "an earlier test was not clean");
+      verdict_without_run(t, Verdict::not_run,
+                          lost_ ? "the device was lost before" : "an earlier test was not clean");
   finish(told_to_stop() ? "interrupted" : lost_ ? "device-lost" : "complete");
   return summarize(read_journal(directory_));
 }
@@ -240,7 +264,8 @@ void Runner::run_one(const TestDeclaration& t, int iteration) {
   // What the kernel said since the last test is nobody's.
   if (KernelLines between = kernel_->take(); !between.against.empty())
     journal_->write({{"type", "kernel-context"}, {"lines", between.against}, {"overrun", between.overrun}});
-  journal_->write({{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
+  journal_->write(
+      {{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
   snapshot(t, "before");
   TestOutcome out = attempt(t, seed, true);
   if (out.interrupted) return journal_->write({{"type", "interrupted"}, {"id", t.id}}, true);
@@ -252,11 +277,20 @@ void Runner::run_one(const TestDeclaration& t, int iteration) {
 }
 
 TestOutcome Runner::attempt(const TestDeclaration& t, uint64_t seed, bool keep_records) {
-  TestRun run{.test = t, .uri = test_uri_, .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
-              .run_dir = directory_, .seed = seed, .may_kill = may_kill(),
-              .record = [&](json record, bool durable) { if (keep_records || durable) journal_->write(std::move(record), durable); },
-              .stop = told_to_stop, .device_process = softtpu_ ? softtpu_->pid() : -1,
-              .tick = [&] { progress_->tick(); }, .state = [&] { return device_state(); }};
+  TestRun run{.test = t,
+              .uri = test_uri_,
+              .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
+              .run_dir = directory_,
+              .seed = seed,
+              .may_kill = may_kill(),
+              .record =
+                  [&](json record, bool durable) {
+                    if (keep_records || durable) journal_->write(std::move(record), durable);
+                  },
+              .stop = told_to_stop,
+              .device_process = softtpu_ ? softtpu_->pid() : -1,
+              .tick = [&] { progress_->tick(); },
+              .state = [&] { return device_state(); }};
   return run_test(run);
 }
 
@@ -281,7 +315,8 @@ void Runner::retry(const TestDeclaration& t, uint64_t seed) {
     if (out.interrupted) return;
     failed += out.verdict == Verdict::pass || out.verdict == Verdict::warn ? 0 : 1;
     settle(t, out);
-    journal_->write({{"type", "retry"}, {"id", t.id}, {"verdict", to_string(out.verdict)}, {"reason", out.reason}});
+    journal_->write(
+        {{"type", "retry"}, {"id", t.id}, {"verdict", to_string(out.verdict)}, {"reason", out.reason}});
   }
   if (tried == 0) return;
   std::string text = failed == tried ? fmt::format("hard: {} of {} retries failed too", failed, tried)
@@ -290,17 +325,25 @@ void Runner::retry(const TestDeclaration& t, uint64_t seed) {
 }
 
 std::string Runner::rerun_line(const TestDeclaration& t, uint64_t seed) const {
-  return fmt::format("kangzao run --device '{}' --profile {} --filter {} --seed {}{}", options_.device, options_.selection.profile, t.id,
-                     seed, options_.destructive ? " --destructive" : "") + (options_.i_know ? " --i-know" : "");
+  return fmt::format("kangzao run --device '{}' --profile {} --filter {} --seed {}{}", options_.device,
+                     options_.selection.profile, t.id, seed, options_.destructive ? " --destructive" : "") +
+         (options_.i_know ? " --i-know" : "");
 }
 
 void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed) {
-  json record = {{"type", "verdict"}, {"id", t.id}, {"level", t.level}, {"verdict", to_string(out.verdict)}, {"reason", out.reason},
-                 {"seconds", out.seconds}, {"seed", std::to_string(seed)}, {"failures", out.failures}};
+  json record = {{"type", "verdict"},
+                 {"id", t.id},
+                 {"level", t.level},
+                 {"verdict", to_string(out.verdict)},
+                 {"reason", out.reason},
+                 {"seconds", out.seconds},
+                 {"seed", std::to_string(seed)},
+                 {"failures", out.failures}};
   bool clean = out.verdict == Verdict::pass || out.verdict == Verdict::skip;
   if (!clean) {
     record["rerun"] = rerun_line(t, seed);
-    if (!out.output.empty()) record["output"] = out.output.substr(out.output.size() > 16384 ? out.output.size() - 16384 : 0);
+    if (!out.output.empty())
+      record["output"] = out.output.substr(out.output.size() > 16384 ? out.output.size() - 16384 : 0);
     if (!out.hang.empty()) record["hang"] = out.hang;
   }
   journal_->write(std::move(record), true);
@@ -310,7 +353,12 @@ void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t 
 }
 
 void Runner::verdict_without_run(const TestDeclaration& t, Verdict v, const std::string& reason) {
-  journal_->write({{"type", "verdict"}, {"id", t.id}, {"level", t.level}, {"verdict", to_string(v)}, {"reason", reason}, {"seconds", 0}});
+  journal_->write({{"type", "verdict"},
+                   {"id", t.id},
+                   {"level", t.level},
+                   {"verdict", to_string(v)},
+                   {"reason", reason},
+                   {"seconds", 0}});
   ++done_[t.id];
   progress_->end(t.id, v, 0, reason);
 }
@@ -318,15 +366,21 @@ void Runner::verdict_without_run(const TestDeclaration& t, Verdict v, const std:
 void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
   KernelLines lines = kernel_->take();
   for (auto& line : lines.against)
-    journal_->write({{"type", "evidence"}, {"id", t.id}, {"kind", "kernel.log"}, {"detail", {{"line", line}}}});
-  if (!lines.context.empty()) journal_->write({{"type", "kernel-context"}, {"id", t.id}, {"lines", lines.context}, {"overrun", lines.overrun}});
+    journal_->write(
+        {{"type", "evidence"}, {"id", t.id}, {"kind", "kernel.log"}, {"detail", {{"line", line}}}});
+  if (!lines.context.empty())
+    journal_->write(
+        {{"type", "kernel-context"}, {"id", t.id}, {"lines", lines.context}, {"overrun", lines.overrun}});
   unsigned long taint = kernel_taint();
   bool tainted = taint != taint_;
   taint_ = taint;
   std::string dirt;
-  if (!lines.against.empty()) dirt = fmt::format("the kernel log has {} lines about it, first: {}", lines.against.size(), lines.against.front());
+  if (!lines.against.empty())
+    dirt = fmt::format("the kernel log has {} lines about it, first: {}", lines.against.size(),
+                       lines.against.front());
   if (tainted) dirt += fmt::format("{}the kernel is newly tainted ({:#x})", dirt.empty() ? "" : "; ", taint);
-  if (out.leftovers > 0) dirt += fmt::format("{}it left {} processes behind", dirt.empty() ? "" : "; ", out.leftovers);
+  if (out.leftovers > 0)
+    dirt += fmt::format("{}it left {} processes behind", dirt.empty() ? "" : "; ", out.leftovers);
   if (dirt.empty() || out.verdict != Verdict::pass) return;
   out.verdict = Verdict::warn;
   out.reason = dirt;
@@ -337,8 +391,15 @@ void Runner::finish(const char* how) {
   RunSummary now = summarize(read_journal(directory_));
   now.interrupted = told_to_stop();
   json counts;
-  for (Verdict v : all_verdicts) counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
-  journal_->write({{"type", "run-end"}, {"how", how}, {"exit", exit_code(now)}, {"counts", counts}, {"proved", now.proved}, {"not_proved", now.not_proved}}, true);
+  for (Verdict v : all_verdicts)
+    counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
+  journal_->write({{"type", "run-end"},
+                   {"how", how},
+                   {"exit", exit_code(now)},
+                   {"counts", counts},
+                   {"proved", now.proved},
+                   {"not_proved", now.not_proved}},
+                  true);
   std::ofstream junit(directory_ + "/junit.xml");
   junit << to_junit(summarize(read_journal(directory_)));
   if (!junit.flush()) throw JournalError("write " + directory_ + "/junit.xml: no room or no permission");

@@ -37,15 +37,15 @@ struct RunOptions {
 
 class Runner {
  public:
-  // Creates `directory` (which must be new or empty) and its journal. Throws Error(usage) for a bad selection or URI,
-  // JournalError for trouble with the folder.
+  // Creates `directory` (which must be new or empty) and its journal. Throws Error(usage) for a bad selection
+  // or URI, JournalError for trouble with the folder.
   Runner(RunOptions options, std::string directory, bool quiet);
-  // Goes on with a run that ended before its time: the test that was running gets verdict crash. Throws JournalError
-  // for a run that another runner works on, that never began, or that this build does not fit.
+  // Goes on with a run that ended before its time: the test that was running gets verdict crash. Throws
+  // JournalError for a run that another runner works on, that never began, or that this build does not fit.
   static std::unique_ptr<Runner> resume(const std::string& directory, bool quiet);
 
-  // Starts the device and journals what the run is. Where that fails nothing of a new run is left on disk. Throws
-  // Error(usage, not_found, io ...) for a device that cannot be started, JournalError.
+  // Starts the device and journals what the run is. Where that fails nothing of a new run is left on disk.
+  // Throws Error(usage, not_found, io ...) for a device that cannot be started, JournalError.
   void begin();
   // Runs what is selected and not done. Returns what the journal says then. Throws JournalError.
   RunSummary go();
@@ -97,9 +97,9 @@ class Runner {
   std::map<std::string, int> done_;  // verdicts per test so far
   std::vector<std::string> inhabitants_;
   unsigned long taint_ = 0;
-  bool lost_ = false;     // the device did not come back: stop
-  bool failed_ = false;   // something was not clean
-  bool ready_ = false;    // begin() found something that can run
+  bool lost_ = false;    // the device did not come back: stop
+  bool failed_ = false;  // something was not clean
+  bool ready_ = false;   // begin() found something that can run
   Before before_;
 };
 

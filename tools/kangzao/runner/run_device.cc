@@ -20,14 +20,16 @@ namespace {
 constexpr size_t longest_socket_folder = 85;
 
 bool needs_health_check(const TestDeclaration& t, const TestOutcome& out) {
-  return t.has_label("destructive") || (out.verdict != Verdict::pass && out.verdict != Verdict::skip && out.verdict != Verdict::warn &&
-                                        out.verdict != Verdict::blocked);
+  return t.has_label("destructive") || (out.verdict != Verdict::pass && out.verdict != Verdict::skip &&
+                                        out.verdict != Verdict::warn && out.verdict != Verdict::blocked);
 }
 
 }  // namespace
 
 void Runner::start_softtpu() {
-  SoftTpuSpec spec{.options = uri_.options, .directory = directory_.size() <= longest_socket_folder ? directory_ : "", .extra = {}};
+  SoftTpuSpec spec{.options = uri_.options,
+                   .directory = directory_.size() <= longest_socket_folder ? directory_ : "",
+                   .extra = {}};
   if (!spec.options.contains("log")) spec.options["log"] = directory_ + "/softtpu.log";
   softtpu_ = std::make_unique<SoftTpuProcess>(spec);
   test_uri_ = "vfio-user:" + softtpu_->socket();
@@ -41,7 +43,8 @@ void Runner::prepare() {
   if (is_softtpu()) start_softtpu();
   ProbeResult probe = probe_device(test_uri_, rules());
   if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
-  std::string bdf = uri_.scheme == "pci" || uri_.scheme == "vfio" ? to_string(parse_bdf(uri_.path)) : text_of(probe.data, "bdf");
+  std::string bdf = uri_.scheme == "pci" || uri_.scheme == "vfio" ? to_string(parse_bdf(uri_.path))
+                                                                  : text_of(probe.data, "bdf");
   if (!bdf.empty()) inhabitants_ = inhabitants(parse_bdf(bdf));
   // A node's name, /dev/kz0, is what its driver logs.
   std::string node = uri_.scheme == "dev" ? fs::path(uri_.path).filename().string() : "";
@@ -58,7 +61,10 @@ void Runner::prepare() {
 // Where the sockets are, for whoever cleans up after a killed runner.
 void Runner::journal_device_process() {
   if (softtpu_)
-    journal_->write({{"type", "device-process"}, {"pid", softtpu_->pid()}, {"socket", softtpu_->socket()}, {"control", softtpu_->control()}});
+    journal_->write({{"type", "device-process"},
+                     {"pid", softtpu_->pid()},
+                     {"socket", softtpu_->socket()},
+                     {"control", softtpu_->control()}});
 }
 
 // False: no test can run, and each has its verdict.
@@ -72,8 +78,10 @@ bool Runner::begin_tests(const ProbeResult& probe) {
   bool any = false;
   for (auto& t : tests_) {
     if (done_[t.id] > 0) continue;
-    if (t.has_label("host")) any = true;
-    else verdict_without_run(t, Verdict::blocked, probe.text);
+    if (t.has_label("host"))
+      any = true;
+    else
+      verdict_without_run(t, Verdict::blocked, probe.text);
   }
   return any;
 }
@@ -90,7 +98,9 @@ void Runner::check_after_death() {
 void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (out.left_running) {
     lost_ = true;
-    journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", "a test hangs on the device and is left alone"}}, true);
+    journal_->write(
+        {{"type", "device-lost"}, {"id", t.id}, {"text", "a test hangs on the device and is left alone"}},
+        true);
     return;
   }
   bool dead = softtpu_ && !softtpu_->running();
@@ -99,9 +109,14 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (!dead) {
     ProbeResult health = check_health(test_uri_, rules());
     if (told_to_stop()) return;
-    journal_->write({{"type", "health"}, {"id", t.id}, {"ok", health.ok}, {"text", health.text}, {"detail", health.data}});
+    journal_->write({{"type", "health"},
+                     {"id", t.id},
+                     {"ok", health.ok},
+                     {"text", health.text},
+                     {"detail", health.data}});
     if (health.ok) {
-      if (out.verdict == Verdict::device_lost) out.verdict = Verdict::fail, out.reason = "device lost, it came back by itself: " + out.reason;
+      if (out.verdict == Verdict::device_lost)
+        out.verdict = Verdict::fail, out.reason = "device lost, it came back by itself: " + out.reason;
       return;
     }
     if (out.verdict == Verdict::pass || out.verdict == Verdict::warn) {
@@ -111,7 +126,10 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
     if (restore_device(health.text, out)) return;
   } else {
     bool back = restore_device("its process ended", out);
-    journal_->write({{"type", "evidence"}, {"id", t.id}, {"kind", ev::lost}, {"detail", {{"how", "closed"}, {"back", back}}}});
+    journal_->write({{"type", "evidence"},
+                     {"id", t.id},
+                     {"kind", ev::lost},
+                     {"detail", {{"how", "closed"}, {"back", back}}}});
     if (back) return;
   }
   out.verdict = Verdict::device_lost;
@@ -134,8 +152,13 @@ bool Runner::restore_device(const std::string& why, TestOutcome& out) {
     restart();
     back = recover_device(test_uri_, rules());
   }
-  std::string how = restarted ? "softtpu was started again" : "by " + back.data.value("tried", nlohmann::json::array()).dump();
-  journal_->write({{"type", "recovery"}, {"ok", back.ok}, {"text", back.ok ? fmt::format("device recovered ({}) after: {}", how, why) : "device not recovered: " + back.text}}, true);
+  std::string how = restarted ? "softtpu was started again"
+                              : "by " + back.data.value("tried", nlohmann::json::array()).dump();
+  journal_->write({{"type", "recovery"},
+                   {"ok", back.ok},
+                   {"text", back.ok ? fmt::format("device recovered ({}) after: {}", how, why)
+                                    : "device not recovered: " + back.text}},
+                  true);
   if (!back.ok && told_to_stop()) return true;  // nobody waited for it
   if (!back.ok) {
     out.reason = fmt::format("{}; no recovery: {}", out.reason.empty() ? why : out.reason, back.text);

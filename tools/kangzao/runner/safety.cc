@@ -16,7 +16,8 @@ namespace {
 using Names = std::set<std::string>;
 using Found = std::vector<std::string>;
 
-// Does the resolved path of a class device lead through the PCI function? Through a bridge: everything behind it.
+// Does the resolved path of a class device lead through the PCI function? Through a bridge: everything behind
+// it.
 bool below(const fs::path& link, const std::string& bdf) {
   std::error_code ec;
   fs::path real = fs::canonical(link, ec);
@@ -78,12 +79,14 @@ Names numbers_of(const SystemRoots& roots, const Names& blocks) {
 
 void find_mounts(const SystemRoots& roots, const Names& blocks, Found& found) {
   Names numbers = numbers_of(roots, blocks), said;
-  // By name for file systems with numbers of their own (btrfs), by number for names that lead nowhere (/dev/root).
-  std::ifstream mounts(roots.proc + "/mounts"), info(roots.proc + "/self/mountinfo"), swaps(roots.proc + "/swaps");
+  // By name for file systems with numbers of their own (btrfs), by number for names that lead nowhere
+  // (/dev/root).
+  std::ifstream mounts(roots.proc + "/mounts"), info(roots.proc + "/self/mountinfo"),
+      swaps(roots.proc + "/swaps");
   std::string node, where, id, parent, number, root;
   for (std::string line; std::getline(mounts, line);)
-    if (std::istringstream(line) >> node >> where && node.starts_with("/dev/") && blocks.contains(device_name(node)) &&
-        said.insert(where).second)
+    if (std::istringstream(line) >> node >> where && node.starts_with("/dev/") &&
+        blocks.contains(device_name(node)) && said.insert(where).second)
       found.push_back(fmt::format("{} is mounted on {}", node, where));
   for (std::string line; std::getline(info, line);)
     if (std::istringstream(line) >> id >> parent >> number >> root >> where && numbers.contains(number) &&
@@ -98,7 +101,8 @@ void find_routes(const SystemRoots& roots, const Names& interfaces, Found& found
   std::ifstream routes(roots.proc + "/net/route"), routes6(roots.proc + "/net/ipv6_route");
   std::string name, destination;
   for (std::string line; std::getline(routes, line);)
-    if (std::istringstream(line) >> name >> destination && destination == "00000000" && interfaces.contains(name))
+    if (std::istringstream(line) >> name >> destination && destination == "00000000" &&
+        interfaces.contains(name))
       found.push_back(name + " carries the default route");
   for (std::string line; std::getline(routes6, line);) {
     name = line.substr(line.find_last_of(" \t") + 1);
@@ -111,7 +115,8 @@ void find_consoles(const SystemRoots& roots, const std::string& bdf, Found& foun
   Names ttys = class_devices(roots, "tty", bdf);
   std::ifstream consoles(roots.proc + "/consoles");
   for (std::string line; std::getline(consoles, line);)
-    if (std::string name = line.substr(0, line.find(' ')); ttys.contains(name)) found.push_back(name + " is a console");
+    if (std::string name = line.substr(0, line.find(' ')); ttys.contains(name))
+      found.push_back(name + " is a console");
   if (!class_devices(roots, "graphics", bdf).empty()) found.push_back("a frame buffer console runs on it");
 }
 

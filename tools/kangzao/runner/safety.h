@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Is somebody living on this device? Nothing destructive is done to one that carries a mounted file system, swap, the default
-// route or the console.
+// Is somebody living on this device? Nothing destructive is done to one that carries a mounted file system,
+// swap, the default route or the console.
 #pragma once
 
 #include <string>

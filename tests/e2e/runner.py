@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The detector is tested: the runner's verdicts on tests that fail, hang, crash and flood on purpose."""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+import common  # noqa: E402
+
+EXPECTED = {
+    "selftest.passes": "pass", "selftest.fails": "fail", "selftest.throws": "fail", "selftest.warns": "warn",
+    "selftest.skips": "skip", "selftest.is_blocked": "blocked", "selftest.segfaults": "crash", "selftest.aborts": "crash",
+    "selftest.leaves_without_verdict": "crash", "selftest.hangs": "timeout", "selftest.hangs_and_ignores_sigterm": "timeout",
+    "selftest.floods": "pass", "selftest.leaves_a_process": "warn", "selftest.closes_the_socket": "crash",
+    "selftest.fails_sometimes": "fail",
+}
+
+
+class Checks:
+    def __init__(self, binary, tmp):
+        self.kz, self.tmp, self.n = f"{binary}/kangzao", pathlib.Path(tmp), 0
+
+    def run(self, *args, **kwargs):
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        done = common.run([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--json", *args], **kwargs)
+        return done, out
+
+    def verdicts_of_misbehaving_tests(self):
+        done, out = self.run("--group", "selftest", "--retries", "2")
+        got = {r["id"]: r for r in json.loads(done.stdout)["results"]}
+        wrong = {t: (got[t]["verdict"], v, got[t]["reason"]) for t, v in EXPECTED.items() if got[t]["verdict"] != v}
+        assert not wrong, wrong
+        assert set(got) == set(EXPECTED), set(got) ^ set(EXPECTED)
+        assert done.returncode == 1, done.returncode
+        assert "after the step: write through a null pointer" in got["selftest.segfaults"]["reason"], got["selftest.segfaults"]
+        assert "intermittent" in got["selftest.fails_sometimes"]["retries"], got["selftest.fails_sometimes"]
+        assert "hard" in got["selftest.fails"]["retries"]
+        assert "--filter selftest.fails " in got["selftest.fails"]["rerun"]
+        records, _ = common.read_journal(out / "journal.jsonl")
+        assert any(r["type"] == "evidence" and r["kind"] == "slow" for r in records)
+        hang = next(r for r in records if r["type"] == "verdict" and r["id"] == "selftest.hangs")
+        assert "thread" in hang["hang"], hang
+        assert sum(r["type"] == "metric" for r in records) <= 20000
+        assert not common.touching(out)
+
+    def exit_codes(self):
+        for args, want in [(["--filter", "selftest.passes"], 0), (["--filter", "selftest.warns"], 1),
+                           (["--filter", "selftest.is_blocked"], 125), (["--filter", "selftest.skips"], 125),
+                           (["--filter", "selftest.fails", "--retries", "0"], 1), (["--filter", "selftest.aborts"], 1)]:
+            done, _ = self.run(*args)
+            assert done.returncode == want, (args, done.returncode, want)
+
+    def repeat_states_its_bound(self):
+        done, _ = self.run("--filter", "selftest.passes", "--repeat", "59")
+        document = json.loads(done.stdout)
+        # 1 - 0.05^(1/59) = 0.0495
+        assert any("0 of 59 failed, failure rate < 5%" in p for p in document["proved"]), document["proved"]
+        assert document["results"][0]["runs"] == 59
+
+    def stops_at_the_first_failure(self):
+        done, _ = self.run("--filter", "selftest.passes", "--filter", "selftest.fails", "--stop-on-fail", "--retries", "0")
+        got = {r["id"]: r["verdict"] for r in json.loads(done.stdout)["results"]}
+        assert got == {"selftest.fails": "fail", "selftest.passes": "not-run"}, got
+        done, _ = self.run("--filter", "selftest.fails_sometimes", "--until-fail", "--retries", "0", timeout=60)
+        assert done.returncode == 1
+
+    def interrupted_run_closes_its_journal(self):
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            self.n += 1
+            out = self.tmp / f"run-{self.n}"
+            child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "soak.*"],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            journal = out / "journal.jsonl"
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline and not (journal.exists() and b"test-start" in journal.read_bytes()):
+                time.sleep(0.02)
+            child.send_signal(sig)
+            assert child.wait(timeout=30) == 130, child.returncode
+            records, torn = common.read_journal(journal)
+            assert not torn and records[-1]["type"] == "run-end" and records[-1]["how"] == "interrupted"
+            assert not common.touching(out)
+
+    def two_runners_do_not_share_a_run(self):
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        first = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.hangs",
+                                  "--repeat", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (out / "journal.jsonl").exists():
+            time.sleep(0.02)
+        time.sleep(0.3)
+        second = common.run([self.kz, "resume", str(out)])
+        assert second.returncode == 4 and "another runner" in second.stderr, (second.returncode, second.stderr)
+        first.send_signal(signal.SIGINT)
+        first.wait(timeout=30)
+
+    def full_disk_ends_the_run_and_harms_nothing(self):
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+        # A limit on file sizes meets memfds too, so the run uses a device-less test that floods the journal.
+        done, out = self.run("--filter", "selftest.floods", preexec_fn=small_files)
+        assert done.returncode == 4, (done.returncode, done.stderr[-300:])
+        assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
+        records, _ = common.read_journal(out / "journal.jsonl")
+        assert records and records[0]["type"] == "run-start"
+        assert not common.touching(out)
+        again = common.run([self.kz, "resume", str(out), "--json"])
+        assert again.returncode in (0, 1), (again.returncode, again.stderr)
+        assert json.loads(again.stdout)["results"][0]["verdict"] in ("crash", "pass")
+
+    def killed_run_resumes(self):
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes",
+                                  "--filter", "selftest.hangs", "--filter", "selftest.skips"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        journal = out / "journal.jsonl"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (journal.exists() and b'"id":"selftest.hangs"' in journal.read_bytes()
+                                                   and b"test-start" in journal.read_bytes()):
+            time.sleep(0.01)
+        while time.monotonic() < deadline and not any(r["type"] == "test-start" and r["id"] == "selftest.hangs"
+                                                      for r in common.read_journal(journal)[0]):
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+        done = common.run([self.kz, "resume", str(out), "--json"])
+        got = {r["id"]: r["verdict"] for r in json.loads(done.stdout)["results"]}
+        assert got == {"selftest.hangs": "crash", "selftest.passes": "pass", "selftest.skips": "skip"}, got
+        assert done.returncode == 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    failed = passed = 0
+    with tempfile.TemporaryDirectory(prefix="kz-runner-") as tmp:
+        checks = Checks(os.path.abspath(args.bin), tmp)
+        for name in [n for n in vars(Checks) if not n.startswith("_") and n != "run"]:
+            try:
+                getattr(checks, name)()
+                passed += 1
+            except Exception as e:  # noqa: BLE001 every check is reported
+                failed += 1
+                print(f"FAIL {name}: {type(e).__name__} {str(e)[:1500]}")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
