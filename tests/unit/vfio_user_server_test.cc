@@ -472,7 +472,7 @@ TEST_F(ServerTest, ScriptPlaysFromTheFirstConnect) {
 class Program {
  public:
   explicit Program(const Folder& folder, std::vector<std::string> more = {}) : socket_(folder.path + "/s") {
-    std::vector<std::string> words = {KZ_BIN_DIR "/softtpu", "--socket", socket_, "--hbm", "64M"};
+    std::vector<std::string> words = {KZ_BIN_DIR "/softtpu", "--socket", socket_};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (auto& w : words) argv.push_back(w.data());
@@ -548,6 +548,7 @@ TEST(SofttpuProgram, RefusesBadWordsWithExitCode2) {
     Folder folder;
     Program program(folder, words);
     EXPECT_EQ(program.line(), "") << words[0];
+    program.terminate();  // where it runs against our will
     int code = program.wait();
     EXPECT_EQ(code, words[0] == "--script" ? 4 : 2) << words[0] << " " << (words.size() > 1 ? words[1] : "");
   }

@@ -85,8 +85,8 @@ void add_compare(CLI::App& app, int& exit_status) {
       ->check(CLI::NonNegativeNumber);
   sub->add_flag("--json", a->json, "one JSON document");
   sub->callback([a, &exit_status] {
-    Comparison c =
-        compare(summarize(read_journal(a->before)), summarize(read_journal(a->after)), a->threshold);
+    RunSummary before = summarize(read_journal(a->before));  // first: its error is the one to hear
+    Comparison c = compare(before, summarize(read_journal(a->after)), a->threshold);
     write_output(a->json ? dump(to_json(c)) : to_terminal(c), "");
     exit_status = c.same() ? 0 : 1;
   });

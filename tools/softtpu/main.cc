@@ -36,7 +36,8 @@ Examples:
 )";
 
 struct Words {  // the command line as typed
-  std::string hbm = "1G", geometry = "3,1,4,5", irq = "msix", service_time, script, log, serial, fw_version;
+  std::string hbm = "1G", geometry = "3,1,4,5", irq = "msix", seed = "1", service_time, script, log, serial,
+              fw_version;
   std::vector<std::string> faults;
   bool no_ecc = false;
   ServerOptions server;
@@ -55,7 +56,7 @@ void define_options(CLI::App& app, Words& w) {
       ->capture_default_str();
   app.add_flag("--no-ecc", w.no_ecc, "HBM without ECC");
   app.add_option("--service-time", w.service_time, "every command takes exactly this long (100us)");
-  app.add_option("--seed", w.device.engine.seed, "seed of everything that the model draws")
+  app.add_option("--seed", w.seed, "seed of everything that the model draws")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--queues", w.device.queues, "queue pairs, 8 to 32")->capture_default_str();
@@ -76,6 +77,7 @@ void understand(Words& w) {
   w.device.engine.ecc = !w.no_ecc;
   w.device.irq = w.irq == "msi" ? IrqMode::msi : IrqMode::msix;
   if (!w.service_time.empty()) w.device.service_time = parse_duration(w.service_time);
+  w.device.engine.seed = parse_number(w.seed);
   if (!w.serial.empty()) w.device.serial = parse_hex(w.serial);
   if (!w.fw_version.empty()) w.device.engine.fw_version = parse_version(w.fw_version);
   if (!w.script.empty()) w.server.script = load_script(w.script);

@@ -56,6 +56,14 @@ uint32_t parse_version(const std::string& text) {
   return KZ_FW_VERSION(v[0], v[1], v[2]);
 }
 
+uint64_t parse_number(const std::string& text) {
+  uint64_t value = 0;
+  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size())
+    refuse("number", text, "a whole number, 0 or more");
+  return value;
+}
+
 uint64_t parse_hex(const std::string& text) {
   std::string_view digits = text;
   if (digits.starts_with("0x")) digits.remove_prefix(2);

@@ -15,6 +15,8 @@ std::chrono::nanoseconds parse_duration(const std::string& text);
 uint32_t parse_geometry(const std::string& text);
 // "1.4.2" -> KZ_FW_VERSION. Throws Error(usage).
 uint32_t parse_version(const std::string& text);
+// "7" -> 7, decimal, up to 2^64 - 1. Throws Error(usage).
+uint64_t parse_number(const std::string& text);
 // "4b5a000000000001", with or without 0x. Throws Error(usage).
 uint64_t parse_hex(const std::string& text);
 

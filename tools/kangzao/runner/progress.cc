@@ -46,7 +46,7 @@ void Progress::tick() {
 
 void Progress::end(const std::string& id, Verdict v, double seconds, const std::string& reason) {
   ++done_;
-  if (quiet_) return;
+  if (quiet_ || silent_) return;
   clear_line();
   std::string why = v == Verdict::pass || reason.empty()
                         ? ""

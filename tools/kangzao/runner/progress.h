@@ -17,13 +17,14 @@ class Progress {
   void tick();  // the test goes on: the line shows the time
   void end(const std::string& id, Verdict v, double seconds, const std::string& reason);
   void note(const std::string& text);
+  void silence(bool on = true) { silent_ = on; }  // results are counted, not shown
 
  private:
   void clear_line();
 
   size_t total_, done_ = 0;
   std::string current_;
-  bool quiet_, terminal_, colour_;
+  bool quiet_, terminal_, colour_, silent_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

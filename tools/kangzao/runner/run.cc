@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The order of a run. One test is in one_test.cc; the device between tests in run_device.cc.
+// The order of a run. One test is in one_test.cc, the device between tests in run_device.cc, taking up a run
+// that ended early in run_resume.cc.
 #include "tools/kangzao/runner/run.h"
 
 #include <fmt/format.h>
@@ -32,39 +33,6 @@ std::vector<int> levels_of(const std::vector<TestDeclaration>& tests, const Sele
   return {levels.begin(), levels.end()};
 }
 
-bool is_unclean(Verdict v) { return is_failure(v) || v == Verdict::warn; }
-
-// What a killed runner's software TPU left; only ever a socket of that name.
-void remove_stale_socket(const fs::path& path) {
-  std::error_code ec;
-  if (!path.filename().string().starts_with("softtpu.") || !fs::is_socket(path, ec)) return;
-  fs::remove(path, ec);
-  fs::path folder = path.parent_path();
-  if (folder.filename().string().starts_with("kz-softtpu-")) fs::remove(folder, ec);  // once it is empty
-}
-
-const json& start_of(const Journal& journal, const std::string& directory) {
-  for (auto& r : journal.records)
-    if (text_of(r, "type") == "run-start" && r.contains("options") && r.contains("tests") &&
-        r["tests"].is_array())
-      return r;
-  throw JournalError("the journal in " + directory + " has no start record; run again from the beginning");
-}
-
-// The tests of a run that is taken up again, in its order.
-std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestDeclaration>& all) {
-  std::vector<TestDeclaration> out;
-  for (auto& wanted : start["tests"]) {
-    std::string id = text_of(wanted, "id");
-    auto it = std::find_if(all.begin(), all.end(), [&](auto& t) { return t.id == id; });
-    if (it == all.end())
-      throw JournalError(
-          fmt::format("test '{}' of that run is not in this build; build the version that started it", id));
-    out.push_back(*it);
-  }
-  return out;
-}
-
 void create_run_directory(const std::string& directory) {
   std::error_code ec;
   bool existed = fs::exists(directory, ec);
@@ -76,6 +44,8 @@ void create_run_directory(const std::string& directory) {
 
 }  // namespace
 
+bool is_unclean(Verdict v) { return is_failure(v) || v == Verdict::warn; }
+
 bool told_to_stop() { return stop_signal != 0; }
 
 void catch_signals() {
@@ -84,36 +54,6 @@ void catch_signals() {
   for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // a file limit shows as EFBIG
-}
-
-json RunOptions::to_json() const {
-  const Selection& s = selection;
-  return {{"device", device},         {"profile", s.profile},
-          {"filters", s.filters},     {"groups", s.groups},
-          {"labels", s.labels},       {"without_labels", s.without_labels},
-          {"levels", s.levels},       {"repeat", repeat},
-          {"until_fail", until_fail}, {"stop_on_fail", stop_on_fail},
-          {"order", s.order},         {"seed", std::to_string(seed)},
-          {"retries", retries},       {"destructive", destructive},
-          {"i_know", i_know}};
-}
-
-RunOptions RunOptions::from_json(const json& j) {
-  RunOptions o;
-  using strings = std::vector<std::string>;
-  o.device = j.value("device", o.device);
-  o.selection = {j.value("profile", "quick"),          j.value("filters", strings()),
-                 j.value("groups", strings()),         j.value("labels", strings()),
-                 j.value("without_labels", strings()), j.value("levels", std::vector<int>()),
-                 j.value("order", strings())};
-  o.repeat = j.value("repeat", 1);
-  o.until_fail = j.value("until_fail", false);
-  o.stop_on_fail = j.value("stop_on_fail", false);
-  o.seed = std::stoull(j.value("seed", "1"));
-  o.retries = j.value("retries", 3);
-  o.destructive = j.value("destructive", false);
-  o.i_know = j.value("i_know", false);
-  return o;
 }
 
 Runner::Runner(RunOptions options, std::string directory, bool quiet, Before before)
@@ -128,52 +68,6 @@ Runner::Runner(RunOptions options, std::string directory, bool quiet)
   tests_ = select_tests(load_catalog(program_directory(), options_.selection.profile), options_.selection);
   create_run_directory(directory_);
   journal_ = std::make_unique<JournalWriter>(directory_, JournalWriter::Mode::create);
-}
-
-std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet) {
-  bool torn = read_journal(directory).torn;
-  // From here on nobody else writes; what was read before may be old.
-  auto writer = std::make_unique<JournalWriter>(fs::absolute(directory), JournalWriter::Mode::append);
-  Journal journal = read_journal(directory);
-  const json& start = start_of(journal, directory);
-  std::unique_ptr<Runner> runner;
-  try {
-    runner.reset(
-        new Runner(RunOptions::from_json(start.at("options")), directory, quiet, Before{.resumed = true}));
-  } catch (const std::exception& e) {
-    throw JournalError(fmt::format("the start record in {} cannot be used ({}); run again from the beginning",
-                                   directory, e.what()));
-  }
-  runner->tests_ = tests_of(start, load_catalog(program_directory(), runner->options_.selection.profile));
-  runner->journal_ = std::move(writer);
-  runner->take_up(journal);
-  runner->journal_->write({{"type", "resume"}, {"after", runner->before_.test}}, true);
-  if (torn)
-    runner->journal_->write({{"type", "note"}, {"text", "the journal's last line was torn and is dropped"}});
-  return runner;
-}
-
-void Runner::take_up(const Journal& journal) {
-  for (auto& r : journal.records) {
-    std::string type = text_of(r, "type"), id = text_of(r, "id");
-    if (type == "test-start") {
-      before_.test = id;
-      before_.danger.clear();
-      before_.seed = text_of(r, "seed");
-    } else if (type == "danger" && id == before_.test) {
-      before_.danger = text_of(r, "step");
-    } else if (type == "verdict") {
-      auto v = parse_verdict(text_of(r, "verdict"));
-      if (v && *v != Verdict::not_run) ++done_[id];
-      failed_ |= v && is_unclean(*v);
-      before_.test.clear();
-    } else if (type == "interrupted") {  // by the user, not by the device: it runs again
-      before_.test.clear();
-    } else if (type == "device-process") {
-      remove_stale_socket(text_of(r, "socket"));
-      remove_stale_socket(text_of(r, "control"));
-    }
-  }
 }
 
 void Runner::write_start(const ProbeResult& probe) {
@@ -224,16 +118,6 @@ void Runner::abandon() {
   std::error_code ec;
   for (const char* name : {"/journal.jsonl", "/lock", "/softtpu.log"}) fs::remove(directory_ + name, ec);
   fs::remove(directory_, ec);  // only when empty
-}
-
-void Runner::bury_dead_test() {
-  for (auto& t : tests_) {
-    if (t.id != before_.test) continue;
-    TestOutcome out;
-    out.reason =
-        "the run ended while it ran" + (before_.danger.empty() ? "" : ", after the step: " + before_.danger);
-    verdict(t, out, std::strtoull(before_.seed.c_str(), nullptr, 10));
-  }
 }
 
 RunSummary Runner::go() {

@@ -103,6 +103,9 @@ class Runner {
   Before before_;
 };
 
+// Something to look at: a failure, or a warn.
+bool is_unclean(Verdict v);
+
 // Set by SIGINT and SIGTERM after catch_signals().
 bool told_to_stop();
 void catch_signals();

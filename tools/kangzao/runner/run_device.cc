@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "shim/base/error.h"
@@ -74,7 +73,9 @@ bool Runner::begin_tests(const ProbeResult& probe) {
     return !lost_;
   }
   if (told_to_stop()) return false;
-  // A host-only test needs no device; the rest cannot be judged.
+  // A host-only test needs no device; the rest cannot be judged. Said once, not once a test.
+  progress_->note(probe.text);
+  progress_->silence();
   bool any = false;
   for (auto& t : tests_) {
     if (done_[t.id] > 0) continue;
@@ -84,14 +85,6 @@ bool Runner::begin_tests(const ProbeResult& probe) {
       verdict_without_run(t, Verdict::blocked, probe.text);
   }
   return any;
-}
-
-// The test that was running when the runner died may have left the device in pieces.
-void Runner::check_after_death() {
-  if (softtpu_) return;  // a fresh one
-  auto dead = std::find_if(tests_.begin(), tests_.end(), [&](auto& t) { return t.id == before_.test; });
-  TestOutcome out;
-  if (dead != tests_.end()) settle(*dead, out);
 }
 
 // After a test: is the device still good? A device that comes back turns device-lost into fail.
