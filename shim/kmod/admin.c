@@ -35,6 +35,19 @@ static bool kz_admin_abandon(struct kz_slot *s)
 	return running;
 }
 
+/* Waits in steps, looking at the ring after each: an interrupt may have been lost. */
+static bool kz_admin_wait(struct kz_queue *q, struct completion *done, u32 ms)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(ms);
+
+	while (time_before(jiffies, end)) {
+		if (wait_for_completion_timeout(done, msecs_to_jiffies(KZ_LOOK_MS)))
+			return true;
+		kz_ring_poll(q, KZ_POLL_LATE);
+	}
+	return try_wait_for_completion(done);
+}
+
 static int kz_admin_run(struct kz_device *kz, const struct kz_cmd *cmd, u64 *result, u32 ms)
 {
 	DECLARE_COMPLETION_ONSTACK(done);
@@ -57,11 +70,10 @@ static int kz_admin_run(struct kz_device *kz, const struct kz_cmd *cmd, u64 *res
 	spin_lock_irqsave(&q->lock, flags);
 	kz_ring_bell(q);
 	spin_unlock_irqrestore(&q->lock, flags);
-	if (!wait_for_completion_timeout(&done, msecs_to_jiffies(ms))) {
-		kz_ring_poll(q, KZ_POLL_LATE); /* an interrupt may have been lost */
+	if (!kz_admin_wait(q, &done, ms)) {
 		if (kz_admin_abandon(s))
 			return -ETIMEDOUT;
-		wait_for_completion(&done);
+		wait_for_completion(&done); /* it has just ended */
 	}
 	rc = s->status;
 	*result = s->result;

@@ -13,7 +13,8 @@
 #   --append TEXT        more kernel parameters
 #   --qemu 'OPTIONS'     more options for QEMU
 #   --iommu              with a virtual IOMMU
-#   --msg-timeout MS     how long QEMU waits for the device model (2000); short ones suit tests of a lost device
+#   --msg-timeout MS     how long QEMU waits for the device model (10000). QEMU loses its place in the
+#                        stream after a late reply, so short ones are for tests of a lost device
 #   --mem SIZE           guest memory (1G)
 #   --timeout S          end the guest after that many seconds (120)
 #   --out DIR            keeps serial.log, softtpu.log, qemu.log, monitor socket there (default: a temporary folder)
@@ -25,10 +26,10 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/kangzao/roots"
 softtpu="$here/../../build/bin/softtpu"
-msg_timeout=2000 tpu_options= add= kernel= append= qemu_options= iommu= mem=1G limit=120 out= verbose= with_tpu=1
+msg_timeout=10000 tpu_options= add= kernel= append= qemu_options= iommu= mem=1G limit=120 out= verbose= with_tpu=1
 
 die() { code=$1; shift; echo "qemu: $*" >&2; exit "$code"; }
-usage() { sed -n '5,20s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '5,21s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 while [ $# -gt 0 ]; do
   case "$1" in

@@ -23,6 +23,9 @@ bool faults(volatile uint8_t *p)
 	struct sigaction a = { .sa_handler = on_bus }, old;
 	bool hit = true;
 
+	if (p == MAP_FAILED)
+		return true;
+
 	sigaction(SIGBUS, &a, &old);
 	if (!sigsetjmp(back, 1)) {
 		(void)*p;
