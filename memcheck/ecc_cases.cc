@@ -34,19 +34,17 @@ uint32_t channel_of(Device& device, uint64_t physical) {
   return kz_hbm_split(physical, *device.capabilities().limits.hbm_geometry).channel;
 }
 
-// One page with a known pattern, its physical address, and a host buffer.
+// One page whose words hold their own address, written and read by MARCH commands: nothing but memory is on
+// the way.
 class Page {
  public:
   Page(Device& device, Context& context)
-      : device_(device),
-        size_(device.capabilities().limits.hbm_page),
+      : size_(device.capabilities().limits.hbm_page),
         block_(context.alloc({size_})),
         queue_(open_queue(device, context)),
         root_(open_queue(device, device.root_context())),
-        host_(device.dma_buffer({.size = {size_}})),
         physical_(device.physical(context, block_->addr()).value) {
-    for (size_t i = 0; i < size_ / 8; ++i) words()[i] = want(i);
-    run_ok(*queue_, {cmd::Copy{at(host_->iova()), at(block_->addr()), size_}});
+    EXPECT_EQ(march(0, size_, MarchOp::w0).status, Status::ok);
   }
 
   uint64_t size() const { return size_; }
@@ -56,28 +54,34 @@ class Page {
   void inject(uint64_t offset, bool uncorrectable) {
     run_ok(*root_, {cmd::EccInject{{physical(offset)}, uncorrectable}});
   }
-  Status read(uint64_t offset, uint64_t len) {
-    std::memset(host_->bytes().data() + offset, 0, len);
-    return run_one(*queue_, {cmd::Copy{at(block_->addr() + offset), at(host_->iova() + offset), len}}).status;
-  }
-  // Of what the last read brought: words that are wrong.
-  size_t wrong(uint64_t offset, uint64_t len) {
-    size_t n = 0;
-    for (size_t i = offset / 8; i < (offset + len) / 8; ++i) n += words()[i] != want(i);
-    return n;
+  // The result counts the words that are wrong.
+  Completion read(uint64_t offset, uint64_t len) { return march(offset, len, MarchOp::r0); }
+  // Through the DMA engine, for its status.
+  Status copy_out(uint64_t offset, uint64_t len, DmaBuffer& host) {
+    return run_one(*queue_, {cmd::Copy{at(block_->addr() + offset), at(host.iova()), len}}).status;
   }
 
  private:
-  uint64_t* words() { return reinterpret_cast<uint64_t*>(host_->bytes().data()); }
-  static uint64_t want(size_t i) { return i * 0x9e3779b97f4a7c15u + 1; }
+  Completion march(uint64_t offset, uint64_t len, MarchOp op) {
+    return run_one(*queue_, {cmd::March{.addr = block_->addr() + offset,
+                                        .len = len,
+                                        .ops = {op},
+                                        .own_address = true,
+                                        .pattern = 0x5a5aa5a50f0ff0f0}});
+  }
 
-  Device& device_;
   uint64_t size_;
   std::unique_ptr<HbmBlock> block_;
   std::unique_ptr<QueueGuard> queue_, root_;
-  std::shared_ptr<DmaBuffer> host_;
   uint64_t physical_;
 };
+
+// Data that must be good.
+void expect_good(Page& page, uint64_t offset, uint64_t len, const char* what) {
+  Completion done = page.read(offset, len);
+  EXPECT_EQ(done.status, Status::ok) << what;
+  EXPECT_EQ(done.result, 0u) << what << ": wrong words";
+}
 
 // Judges what one planted error did to the counters.
 void judge_counters(const Counters& before, const Counters& after, uint32_t channel, bool uncorrectable) {
@@ -104,7 +108,7 @@ void judge_counters(const Counters& before, const Counters& after, uint32_t chan
 KZ_TEST(hbm_ecc, correctable_counted,
         {.meaning = "one flipped bit on each channel: data good, counted once, on that channel",
          .level = 2,
-         .needs = {Cap::ecc, Cap::ecc_inject, Cap::telemetry, Cap::hbm_physical, Cap::hbm_alloc, Cap::dma},
+         .needs = {Cap::ecc, Cap::ecc_inject, Cap::telemetry, Cap::hbm_physical, Cap::hbm_alloc, Cap::march},
          .limit = 30s}) {
   if (!caps().limits.hbm_geometry) block("the device does not tell which channel an address is on");
   expect_ecc();
@@ -116,16 +120,16 @@ KZ_TEST(hbm_ecc, correctable_counted,
     uint32_t channel = channel_of(device(), page.physical(offset));
     Counters before = counters(device());
     page.inject(offset, false);
-    EXPECT_EQ(page.read(offset, 8), Status::ok);
-    if (page.wrong(offset, 8) > 0) {
+    Completion read = page.read(offset, 8);
+    EXPECT_EQ(read.status, Status::ok);
+    if (read.result > 0) {
       evidence(ev::ecc, {{"what", "miscorrected"}, {"channel", channel}, {"delta", 1}});
       ADD_FAILURE() << "a single flipped bit was not corrected";
     }
     Counters after =
         counters_when(device(), [&](const Counters& c) { return c.ce[channel] != before.ce[channel]; });
     judge_counters(before, after, channel, false);
-    EXPECT_EQ(page.read(0, page.size()), Status::ok);
-    EXPECT_EQ(page.wrong(0, page.size()), 0u) << "data around the corrected word changed";
+    expect_good(page, 0, page.size(), "data around the corrected word");
   }
 }
 
@@ -134,7 +138,8 @@ KZ_TEST(hbm_ecc, uncorrectable_poisons,
                     "and never seen again",
          .level = 4,
          .labels = {"destructive"},
-         .needs = {Cap::ecc, Cap::ecc_inject, Cap::telemetry, Cap::hbm_physical, Cap::hbm_alloc, Cap::dma},
+         .needs = {Cap::ecc, Cap::ecc_inject, Cap::telemetry, Cap::hbm_physical, Cap::hbm_alloc, Cap::march,
+                   Cap::dma},
          .limit = 30s}) {
   Telemetry start = device().telemetry();
   if (start.pages_retired && start.pages_retire_max && *start.pages_retired + 1 >= *start.pages_retire_max)
@@ -154,11 +159,10 @@ KZ_TEST(hbm_ecc, uncorrectable_poisons,
     Counters before = counters(device());
     before_danger("plant an uncorrectable error");
     page.inject(offset, true);
-    EXPECT_EQ(bystander.read(0, bystander.size()), Status::ok);
-    EXPECT_EQ(bystander.wrong(0, bystander.size()), 0u);
-    EXPECT_EQ(page.read(0, 4096), Status::ok) << "a read beside the bad line";
-    EXPECT_EQ(page.wrong(0, 4096), 0u);
-    Status status = page.read(offset, 64);
+    expect_good(bystander, 0, bystander.size(), "another context's page");
+    expect_good(page, 0, 4096, "data beside the bad line");
+    auto host = device().dma_buffer({.size = {64}});
+    Status status = page.copy_out(offset, 64, *host);
     if (status != Status::poison) {
       evidence(ev::ecc,
                {{"what", "miscorrected"}, {"channel", channel}, {"delta", 0}, {"status", to_string(status)}});

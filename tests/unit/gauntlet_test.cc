@@ -80,13 +80,13 @@ std::vector<TestDeclaration> declarations(std::initializer_list<const char*> ids
 }
 
 TEST(GauntletOrder, GroundUpAndOnlyDeviceTests) {
-  auto tests = declarations(
-      {"zebra.last", "matmul.f32", "hbm.march_ss", "queue.books", "identify.basics", "selftest.hangs"});
+  auto tests = declarations({"soak.rest", "dma.bandwidth", "dma.sizes", "zebra.last", "matmul.f32",
+                             "hbm.march_ss", "queue.books", "identify.basics", "selftest.hangs"});
   tests.push_back({.id = "kmod.load", .suite = "kmod", .level = 1, .labels = {"root"}});
   std::vector<std::string> ids;
   for (const auto& t : ordered_tests(tests)) ids.push_back(t.id);
-  EXPECT_EQ(ids, (std::vector<std::string>{"identify.basics", "queue.books", "hbm.march_ss", "matmul.f32",
-                                           "zebra.last"}));
+  EXPECT_EQ(ids, (std::vector<std::string>{"identify.basics", "hbm.march_ss", "dma.sizes", "queue.books",
+                                           "matmul.f32", "zebra.last", "dma.bandwidth", "soak.rest"}));
 }
 
 TEST(GauntletOrder, KnowsNoRows) {

@@ -174,6 +174,7 @@ RowResult Gauntlet::run_row(const Planting& planting) {
     if (row.caught) row.detector = said.alarms.front().detector;
     for (const Alarm& a : said.alarms) row.by.push_back(a.test);
     if (!row.caught && !said.blocked.empty()) row.reason = "blocked: " + said.blocked.front();
+    if (!result.broken_off.empty()) say_(row.reason = result.broken_off);
     return row;
   }
 }
@@ -187,12 +188,14 @@ CleanRun Gauntlet::run_clean(unsigned n) {
                .seed = options_.seed + n,
                .stop_on_fail = false,
                .directory = fresh_directory("clean")};
-  auto said = judge(*run_once(spec).journal);
+  RunResult run = run_once(spec);
+  auto said = judge(*run.journal);
   CleanRun clean{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
                  .passed = said.passed,
                  .alarms = {}};
   for (const Alarm& a : said.alarms) clean.alarms.push_back(describe(a));
   for (const auto& b : said.blocked) clean.alarms.push_back("blocked: " + b);
+  if (!run.broken_off.empty()) clean.alarms.push_back(run.broken_off);
   return clean;
 }
 

@@ -3,7 +3,6 @@
 // every row.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +11,8 @@
 
 namespace kz::gauntlet {
 
-// Globs of test ids; a test stands where the first glob fits it.
-std::span<const std::string_view> order_table();
+// Globs of test ids, in order.
+std::vector<std::string_view> order_table();
 
 // What the gauntlet runs of the catalogue: the profile's tests that need no more than a device, in order.
 // Tests that no glob fits come last, by level and id.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "tools/kangzao/gauntlet/row_run.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
+
+#include <algorithm>
 
 #include "shim/base/error.h"
 #include "shim/softtpu_process.h"
@@ -40,6 +43,10 @@ std::string last_line(const std::string& text) {
                      end - (begin == std::string::npos ? 0 : begin + 1) + 1);
 }
 
+bool ended(const Journal& journal) {
+  return std::ranges::any_of(journal.records, [](const auto& r) { return text_of(r, "type") == "run-end"; });
+}
+
 }  // namespace
 
 RunResult run_once(const RunSpec& spec) {
@@ -64,6 +71,10 @@ RunResult run_once(const RunSpec& spec) {
                  .target = spec.directory,
                  .detail = std::string(e.what()) + "; last output: " + last_line(run.output)});
   }
+  if (!ended(*result.journal))
+    result.broken_off = fmt::format("the run broke off: {}; last output: {}",
+                                    run.timed_out ? "killed at its time limit" : describe_status(run.status),
+                                    last_line(run.output));
   return result;
 }
 

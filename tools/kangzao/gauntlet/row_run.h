@@ -26,6 +26,7 @@ struct RunResult {
   std::optional<Journal> journal;
   int exit_status = -1;     // of `kangzao run`; -1: it had to be killed
   std::string unplantable;  // the software TPU refused the fault, and why
+  std::string broken_off;   // the runner itself ended before its time, and how
 };
 
 // Starts `softtpu` with the fault and `kangzao run --device vfio-user:SOCKET` as processes of their own.

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The driver's queue and its books against devices that keep the rules and devices that break one. The rules
+// are those of shim/uapi/kz_cmd.h.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <thread>
+
+#include "shim/tpu/queue.h"
+#include "tests/unit/tpu_fake.h"
+
+namespace kz::tpu {
+namespace {
+
+using fake::FakeTpu;
+using Ring = FakeTpu::Ring;
+
+Errc code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.code();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return Errc::usage;
+}
+
+class TpuQueueTest : public ::testing::Test {
+ protected:
+  TpuQueueTest() {
+    auto way = std::make_unique<FakeTpu>();
+    tpu = way.get();
+    core = std::make_shared<Core>(std::move(way));
+  }
+  std::unique_ptr<TpuQueue> open(const QueueSpec& spec = {.order = 2}, uint16_t id = 1) {
+    return std::make_unique<TpuQueue>(core, id, 0, spec, nullptr);
+  }
+  // All that comes until nothing is outstanding, or for 400 ms.
+  std::vector<Completion> collect(TpuQueue& q) {
+    std::vector<Completion> all;
+    for (Deadline deadline(400ms); q.outstanding() > 0 && !deadline.passed();)
+      for (const auto& c : q.wait(Deadline(deadline.left()))) all.push_back(c);
+    return all;
+  }
+  FakeTpu* tpu;
+  std::shared_ptr<Core> core;
+};
+
+// Everything but the first four fields, by name, where it is not 0.
+std::map<std::string, uint64_t> broken(const QueueAudit& a) {
+  std::map<std::string, uint64_t> m{{"completion_without_interrupt", a.completion_without_interrupt},
+                                    {"interrupt_without_completion", a.interrupt_without_completion},
+                                    {"duplicate", a.duplicate_completion},
+                                    {"unknown", a.unknown_completion},
+                                    {"wrong_queue", a.wrong_queue},
+                                    {"bad_sq_head", a.bad_sq_head},
+                                    {"bad_phase", a.bad_phase},
+                                    {"reserved", a.reserved_set}};
+  std::erase_if(m, [](const auto& e) { return e.second == 0; });
+  EXPECT_EQ(a.clean(), m.empty());
+  return m;
+}
+using Broken = std::map<std::string, uint64_t>;
+
+TEST_F(TpuQueueTest, KeepsCleanBooksOnASoundDevice) {
+  for (bool interrupts : {true, false}) {
+    auto q = open({.order = 3, .interrupts = interrupts});
+    std::mt19937 rng(1);
+    Ticket next = 1;
+    for (int round = 0; round < 400; ++round) {
+      auto n = 1 + rng() % q->depth();
+      for (uint32_t i = 0; i < n; ++i)
+        EXPECT_EQ(q->submit({.work = cmd::Nop{}, .quiet = rng() % 4 == 0}, i + 1 < n), next + i);
+      auto done = collect(*q);
+      ASSERT_EQ(done.size(), n);
+      for (const auto& c : done) {
+        ASSERT_EQ(c.ticket, next++);
+        ASSERT_EQ(c.status, Status::ok);
+        ASSERT_GE(c.seen, c.submitted);
+      }
+    }
+    EXPECT_EQ(broken(q->audit()), Broken{});
+    EXPECT_EQ(q->audit().submitted, next - 1);
+    EXPECT_EQ(q->audit().completed, next - 1);
+    EXPECT_EQ(q->audit().interrupts > 0, interrupts);
+    core->vectors.counts();
+  }
+  EXPECT_EQ(tpu->mappings, 0u) << "rings stay mapped after their queue";
+}
+
+TEST_F(TpuQueueTest, HoldsUntilRungOrWaitedFor) {
+  auto q = open();
+  q->submit({cmd::Nop{}}, true);
+  q->submit({cmd::Nop{}}, true);
+  EXPECT_TRUE(q->poll().empty());
+  EXPECT_EQ(tpu->ring(1).fetched, 0u);
+  q->ring();
+  EXPECT_EQ(q->poll().size(), 2u);
+  q->submit({cmd::Nop{}}, true);
+  EXPECT_EQ(q->wait(Deadline(1s)).size(), 1u) << "wait rings";
+  EXPECT_EQ(broken(q->audit()), Broken{});
+}
+
+TEST_F(TpuQueueTest, RefusesMoreThanItsEntries) {
+  tpu->script = [](auto&...) {};
+  auto q = open({.order = 1});
+  q->submit({cmd::Nop{}}, false);
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_EQ(code_of([&] { q->submit({cmd::Nop{}}, false); }), Errc::busy);
+  EXPECT_EQ(q->outstanding(), 2u);
+  auto lost = q->reset(Deadline(1s));
+  ASSERT_EQ(lost.size(), 2u);
+  EXPECT_EQ(lost[0].status, Status::lost);
+  EXPECT_EQ(q->audit().dropped, 2u);
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) { t.complete(r, c); };
+  EXPECT_EQ(run(*q, {cmd::Nop{}}, 1s).ticket, 3u) << "tickets go on after a reset";
+  EXPECT_EQ(broken(q->audit()), Broken{});
+}
+
+TEST_F(TpuQueueTest, OverfillsWhenAsked) {
+  std::vector<kz_cmd> kept;
+  auto q = open({.order = 1, .interrupts = false});
+  tpu->script = [&](FakeTpu&, Ring&, const kz_cmd& c) { kept.push_back(c); };
+  q->submit({cmd::Nop{}}, false);
+  q->submit({cmd::Nop{}}, false);
+  q->overfill({cmd::Fence{}});
+  ASSERT_EQ(kept.size(), 3u);
+  EXPECT_EQ(kept[2].opcode, KZ_OP_FENCE);
+  EXPECT_EQ(q->outstanding(), 3u);
+}
+
+TEST_F(TpuQueueTest, FindsTheIdOfATicket) {
+  std::vector<uint16_t> seen;
+  tpu->script = [&](FakeTpu&, Ring&, const kz_cmd& c) { seen.push_back(c.cid); };
+  auto q = open();
+  Ticket first = q->submit({cmd::Nop{}}, false), second = q->submit({cmd::Nop{}}, false);
+  EXPECT_EQ(q->cid(first), seen[0]);
+  EXPECT_EQ(q->cid(second), seen[1]);
+  EXPECT_EQ(code_of([&] { q->cid(second + 1); }), Errc::not_found);
+}
+
+TEST_F(TpuQueueTest, CountsLostInterrupts) {
+  int n = 0;
+  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    t.post(r, t.cqe(r, c));
+    if (++n % 3 != 0) t.raise(r.vector);
+  };
+  auto q = open();
+  for (int i = 0; i < 6; ++i) {
+    auto start = Clock::now();
+    EXPECT_EQ(run(*q, {cmd::Nop{}}, 2s).status, Status::ok);
+    if (i % 3 == 2) EXPECT_GE(Clock::now() - start, 100ms) << "the interrupt gets its time";
+  }
+  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 2}}));
+  EXPECT_EQ(q->audit().interrupts, 4u);
+}
+
+TEST_F(TpuQueueTest, CountsLostInterruptsOfPolledCompletionsToo) {
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) { t.post(r, t.cqe(r, c)); };
+  auto q = open();
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_EQ(q->poll().size(), 1u);
+  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}}));
+  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}})) << "counted once";
+}
+
+TEST_F(TpuQueueTest, ForgivesALateInterrupt) {
+  std::thread late;
+  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    t.post(r, t.cqe(r, c));
+    late = std::thread([&t, vector = r.vector] {
+      std::this_thread::sleep_for(30ms);
+      t.raise(vector);
+    });
+  };
+  auto q = open();
+  EXPECT_EQ(run(*q, {cmd::Nop{}}, 2s).status, Status::ok);
+  late.join();
+  EXPECT_EQ(broken(q->audit()), Broken{});
+}
+
+TEST_F(TpuQueueTest, CountsInterruptsWithoutCompletion) {
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    t.raise(r.vector);
+    t.complete(r, c);
+  };
+  auto q = open();
+  for (int i = 0; i < 5; ++i) run(*q, {cmd::Nop{}}, 1s);
+  EXPECT_EQ(broken(q->audit()), (Broken{{"interrupt_without_completion", 5}}));
+}
+
+TEST_F(TpuQueueTest, CountsInterruptsThatComeBeforeTheirCompletion) {
+  auto q = open();
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd&) { t.raise(r.vector); };
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_TRUE(q->wait(Deadline(20ms)).empty());
+  EXPECT_EQ(q->audit().interrupt_without_completion, 1u);
+}
+
+TEST_F(TpuQueueTest, QuietCompletionsNeedNoInterrupt) {
+  auto q = open();
+  auto start = Clock::now();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(run(*q, {.work = cmd::Nop{}, .quiet = true}, 1s).status, Status::ok);
+  EXPECT_LT(Clock::now() - start, 1s);
+  EXPECT_EQ(broken(q->audit()), Broken{});
+  EXPECT_EQ(q->audit().interrupts, 0u);
+}
+
+TEST_F(TpuQueueTest, SharedVectorsAreNotJudged) {
+  auto a = open({.order = 2, .vector = 3}, 1), b = open({.order = 2, .vector = 3}, 2);
+  for (int i = 0; i < 10; ++i) {
+    a->submit({cmd::Nop{}}, false);
+    EXPECT_EQ(run(*b, {cmd::Nop{}}, 1s).status, Status::ok);
+    EXPECT_EQ(collect(*a).size(), 1u);
+  }
+  EXPECT_EQ(broken(a->audit()), Broken{});
+  EXPECT_EQ(broken(b->audit()), Broken{});
+  EXPECT_EQ(core->vectors.counts()[3], 20u);
+}
+
+TEST_F(TpuQueueTest, SomebodyElseMayCountTheInterrupts) {
+  auto q = open();
+  for (int i = 0; i < 5; ++i) {
+    q->submit({cmd::Nop{}}, false);
+    core->vectors.counts();  // takes it off the eventfd
+    EXPECT_EQ(collect(*q).size(), 1u);
+  }
+  EXPECT_EQ(broken(q->audit()), Broken{});
+  EXPECT_EQ(core->vectors.counts()[1], 5u);
+}
+
+TEST_F(TpuQueueTest, CountsDuplicates) {
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    t.complete(r, c);
+    t.complete(r, c);
+  };
+  auto q = open();
+  for (int i = 0; i < 3; ++i) run(*q, {cmd::Nop{}}, 1s);
+  q->poll();
+  EXPECT_EQ(broken(q->audit()), (Broken{{"duplicate", 3}}));
+  EXPECT_EQ(q->audit().completed, 3u);
+}
+
+TEST_F(TpuQueueTest, RecognisesALateDuplicate) {
+  kz_cmd first{};
+  auto q = open();
+  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    if (first.opcode == 0 && r.fetched == 1) first = c;
+    if (r.fetched == 10) t.complete(r, first);
+    t.complete(r, c);
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(run(*q, {cmd::Nop{}}, 1s).ticket, static_cast<Ticket>(i + 1));
+  EXPECT_EQ(broken(q->audit()), (Broken{{"duplicate", 1}}));
+}
+
+TEST_F(TpuQueueTest, CountsUnknownAndForeignCompletions) {
+  auto q = open();
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    kz_cqe unknown = t.cqe(r, c), foreign = t.cqe(r, c), renamed = t.cqe(r, c);
+    unknown.cid = static_cast<uint16_t>(c.cid + 1000);
+    foreign.cid = 5;  // an id of queue 0
+    foreign.queue = 0;
+    renamed.queue = 9;
+    t.post(r, unknown);
+    t.post(r, foreign);
+    t.post(r, renamed);
+    t.raise(r.vector, 3);
+  };
+  EXPECT_EQ(run(*q, {cmd::Nop{}}, 1s).ticket, 1u) << "the right id in our own ring completes the command";
+  EXPECT_EQ(broken(q->audit()), (Broken{{"unknown", 1}, {"wrong_queue", 2}}));
+}
+
+TEST_F(TpuQueueTest, ChecksTheFetchCount) {
+  auto q = open();
+  int n = 0;
+  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    kz_cqe cqe = t.cqe(r, c);
+    if (++n == 2) cqe.sq_head = static_cast<uint16_t>(cqe.sq_head + 1);  // not submitted yet
+    if (n == 3)
+      cqe.sq_head = static_cast<uint16_t>(cqe.sq_head - 1);  // it was fetched, or it would not complete
+    t.post(r, cqe);
+    t.raise(r.vector);
+  };
+  for (int i = 0; i < 5; ++i) run(*q, {cmd::Nop{}}, 1s);
+  EXPECT_EQ(broken(q->audit()), (Broken{{"bad_sq_head", 2}}));
+}
+
+TEST_F(TpuQueueTest, CountsCompletionsWithAWrongPhase) {
+  auto q = open({.order = 1});
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    kz_cqe cqe = t.cqe(r, c);
+    if (r.written < r.entries) return t.complete(r, c);
+    cqe.status |= 1;  // as on the first lap
+    t.place(r, r.written++, cqe);
+    t.raise(r.vector);
+  };
+  for (int i = 0; i < 2; ++i) run(*q, {cmd::Nop{}}, 1s);
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_TRUE(q->wait(Deadline(30ms)).empty());
+  EXPECT_EQ(broken(q->audit()), (Broken{{"bad_phase", 1}, {"interrupt_without_completion", 1}}));
+}
+
+TEST_F(TpuQueueTest, CountsCompletionsOutOfTurn) {
+  auto q = open();
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    kz_cqe cqe = t.cqe(r, c);
+    cqe.status |= 1;
+    t.place(r, 2, cqe);
+  };
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_TRUE(q->wait(Deadline(30ms)).empty());
+  EXPECT_EQ(broken(q->audit()), (Broken{{"bad_phase", 1}}));
+}
+
+TEST_F(TpuQueueTest, KeepsAStatusThatTheAbiDoesNotKnow) {
+  auto q = open();
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    kz_cqe cqe = t.cqe(r, c);
+    cqe.status = 0x123 << 1;
+    cqe.result = 0x1122334455667788;
+    t.post(r, cqe);
+    t.raise(r.vector);
+  };
+  Completion done = run(*q, {cmd::Nop{}}, 1s);
+  EXPECT_EQ(static_cast<uint16_t>(done.status), 0x123);
+  EXPECT_EQ(done.result, 0x1122334455667788u);
+  EXPECT_EQ(broken(q->audit()), (Broken{{"reserved", 1}}));
+}
+
+TEST_F(TpuQueueTest, TimesOutWithinItsBudget) {
+  tpu->script = [](auto&...) {};
+  auto q = open();
+  auto start = Clock::now();
+  try {
+    run(*q, {cmd::Copy{}}, 60ms);
+    ADD_FAILURE() << "no timeout";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Errc::timeout);
+    EXPECT_NE(std::string(e.what()).find("COPY on queue 1"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("of 60 ms"), std::string::npos) << e.what();
+  }
+  EXPECT_LT(Clock::now() - start, 1s);
+}
+
+TEST_F(TpuQueueTest, TellsALostDeviceFromASlowOne) {
+  tpu->script = [](auto&...) {};
+  auto q = open();
+  q->submit({cmd::Nop{}}, false);
+  EXPECT_TRUE(q->wait(Deadline(60ms)).empty());
+  tpu->all_ones = true;
+  try {
+    q->wait(Deadline(5s));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Errc::gone);
+    EXPECT_NE(std::string(e.what()).find("ones"), std::string::npos);
+  }
+}
+
+TEST_F(TpuQueueTest, EndsWhenTheConnectionDoes) {
+  tpu->script = [](auto&...) {};
+  auto q = open();
+  q->submit({cmd::Nop{}}, false);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(50ms);
+    tpu->open = false;
+  });
+  auto start = Clock::now();
+  EXPECT_EQ(code_of([&] { q->wait(Deadline(30s)); }), Errc::gone);
+  EXPECT_LT(Clock::now() - start, 2s);
+  killer.join();
+  EXPECT_EQ(code_of([&] { q->submit({cmd::Nop{}}, false); }), Errc::gone);
+  EXPECT_EQ(code_of([&] { q->poll(); }), Errc::gone);
+}
+
+TEST_F(TpuQueueTest, IsDeadAfterAResetOfTheDevice) {
+  tpu->script = [](auto&...) {};
+  auto q = open();
+  q->submit({cmd::Nop{}}, false);
+  ++core->generation;
+  tpu->registers.clear();
+  auto lost = q->wait(Deadline(1s));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].status, Status::lost);
+  EXPECT_EQ(code_of([&] { q->wait(Deadline(1s)); }), Errc::gone);
+  EXPECT_EQ(code_of([&] { q->submit({cmd::Nop{}}, false); }), Errc::gone);
+  q.reset();
+  EXPECT_FALSE(tpu->registers.contains(KZ_REG_QUEUE(1) + KZ_Q_CTRL)) << "a dead queue touched the device";
+}
+
+TEST_F(TpuQueueTest, DestructorsDoNotHangOnASilentDevice) {
+  std::vector<std::unique_ptr<TpuQueue>> queues;
+  for (uint16_t id = 1; id < 4; ++id) queues.push_back(open({.order = 2}, id));
+  tpu->silent = true;
+  auto start = Clock::now();
+  queues.clear();
+  EXPECT_LT(Clock::now() - start, 2s);
+}
+
+TEST_F(TpuQueueTest, ReportsASetUpThatTheDeviceRefuses) {
+  struct Refusing {
+    uint32_t state;
+    Errc code;
+  };
+  for (auto [state, code] : {Refusing{KZ_QSTATE_ERROR | KZ_QERR_BAD_CONFIG << 8, Errc::protocol},
+                             Refusing{KZ_QSTATE_OFF, Errc::timeout}}) {
+    tpu->refuse_state = state;
+    EXPECT_EQ(code_of([&] { open(); }), code);
+    tpu->refuse_state.reset();
+  }
+  EXPECT_EQ(code_of([&] { open({.order = 2, .vector = 99}); }), Errc::usage);
+  EXPECT_EQ(tpu->mappings, 0u);
+}
+
+}  // namespace
+}  // namespace kz::tpu
