@@ -14,7 +14,7 @@ extern "C" {
 namespace kz {
 namespace {
 
-[[noreturn]] __attribute__((format(printf, 1, 2))) void throw_instead(char* format, ...) {
+__attribute__((noreturn, format(printf, 1, 2))) void throw_instead(char* format, ...) {
   std::array<char, 512> text{};
   va_list args;
   va_start(args, format);
