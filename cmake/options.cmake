@@ -11,3 +11,7 @@ if(KZ_SANITIZE)
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()
 endif()
+
+if(KZ_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage for libFuzzer in every library; fuzzers alone link its main
+endif()

@@ -69,12 +69,12 @@ std::string moved_again(const Transfer& t) {
 // The march over the cells behind the wrong bytes, at most 1 MiB of them.
 std::string cells_behind(const Transfer& t, const Difference& d) {
   if (!t.queue || t.cells_len == 0) return "unknown";
-  const uint64_t from = std::min(d.first, t.cells_len - 1);
-  const uint64_t to = std::min(std::min(d.last + 1, t.cells_len), from + (uint64_t{1} << 20));
-  const uint64_t begin = (t.cells.value + from) & ~uint64_t{63};
-  const uint64_t end =
-      std::min(align_up(t.cells.value + to, 64), (t.cells.value + t.cells_len) & ~uint64_t{7});
-  if (begin < t.cells.value || end <= begin) return "unknown";
+  const uint64_t whole = (t.cells.value + t.cells_len) & ~uint64_t{7};
+  const uint64_t first = t.cells.value + t.cells_skip + d.first;
+  const uint64_t begin = std::max(first & ~uint64_t{63}, align_up(t.cells.value, 8));
+  const uint64_t length = std::min(d.last - d.first + 1, uint64_t{1} << 20);
+  const uint64_t end = std::min(align_up(first + length, 64), whole);
+  if (end <= begin) return "unknown";
   return march_cells(*t.queue, {begin}, end - begin);
 }
 

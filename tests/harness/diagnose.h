@@ -42,10 +42,11 @@ struct Transfer {
   std::span<const std::byte> before;  // what `got` held before, or empty
   // Each may be missing. reread: only the last hop again, into `got`. again: all of it again, into `got`.
   std::function<void()> reread, again;
-  // The HBM that took part, for the march; len 0: none.
+  // The HBM that took part, for the march: an allocation that may be overwritten, and where in it the data begins.
   QueueGuard* queue = nullptr;
   HbmAddr cells;
-  uint64_t cells_len = 0;
+  uint64_t cells_len = 0;  // 0: none
+  uint64_t cells_skip = 0;
   uint64_t chunk = uint64_t{1} << 20;
 };
 // Compares; on a difference finds the facts of ev::data_mismatch or ev::data_late, reports them and returns a

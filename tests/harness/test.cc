@@ -20,9 +20,18 @@ bool has_label(const TestInfo& info, std::string_view label) {
   return std::find(info.labels.begin(), info.labels.end(), label) != info.labels.end();
 }
 
-// A failed open is the host's trouble, unless it is the device that does not answer.
+// A failed open is the host's trouble where the host refused, and the device's where it does not answer as it should.
 bool host_to_blame(Errc code) {
-  return code != Errc::gone && code != Errc::timeout && code != Errc::protocol;
+  switch (code) {
+    case Errc::gone:
+    case Errc::timeout:
+    case Errc::protocol:
+    case Errc::status:
+    case Errc::bad_data:
+      return false;
+    default:
+      return true;
+  }
 }
 
 void report_forbidden(const Session::Audited& audited) {
@@ -150,6 +159,8 @@ void DeviceTest::SetUp() {
     if (host_to_blame(e.code())) return session.set_end({Verdict::blocked, e.what()});
     if (e.code() == Errc::timeout)
       evidence(ev::reset, {{"kind", "bring_up"}, {"what", "never_ready"}, {"ms", -1}});
+    else if (e.code() == Errc::status)
+      evidence(ev::status_wrong, {{"command", e.info().operation}, {"expected", "ok"}, {"got", e.info().detail}});
     else
       evidence(ev::lost, {{"how", "no_reply"}, {"under_load", false}});
     ADD_FAILURE() << "the device does not come up: " << e.what();

@@ -40,7 +40,13 @@ constexpr uint64_t kSizes[] = {1,
                                2 * kMiB + 1,
                                2 * kMiB + 4097};
 
+// After a few failures the picture is clear, and each costs time to diagnose.
+constexpr int kEnough = 4;
+
+bool enough() { return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() >= kEnough; }
+
 void run_all(RoundTrip& trip, const Route& route) {
+  if (enough()) return;
   for (const auto& failure : trip.run(route))
     ADD_FAILURE() << failure << " (size " << route.size << ", offsets " << route.from << " > " << route.hbm
                   << " > " << route.second << " > " << route.to << ")";
@@ -145,7 +151,7 @@ KZ_TEST(dma, scatter_gather,
       table(device(), {.size = {KZ_SG_MAX * sizeof(kz_sge)}});
   auto hbm = context->alloc({kRoom});
   std::vector<std::byte> want(kRoom), seen(kRoom);
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 24 && !enough(); ++round) {
     static constexpr int kCounts[] = {1, 2, 3, 7, 16, 31, 64, 255};
     const Pieces p = cut(rng(), area, kRoom, kCounts[round % 8], round % 3 == 0);
     std::memcpy(table.bytes().data(), p.list.data(), p.list.size() * sizeof(kz_sge));

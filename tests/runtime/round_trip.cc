@@ -35,10 +35,6 @@ void RoundTrip::clear_hbm(HbmBlock& block, uint64_t offset, uint64_t size) {
   run_good(*queue_, {cmd::Fill{at(block.addr() + offset), size + 2 * kHbmGuard, repeated(kUntouched)}});
 }
 
-HbmAddr RoundTrip::last_place(const Route& r) const {
-  return r.two_hops ? second_->addr() + (kHbmGuard + r.second) : first_->addr() + (kHbmGuard + r.hbm);
-}
-
 void RoundTrip::last_hop(const Route& r) { copy(at(last_place(r)), to_.place(r.to), r.size); }
 
 void RoundTrip::move(const Route& r) {
@@ -51,7 +47,7 @@ void RoundTrip::move(const Route& r) {
 std::string RoundTrip::check_hbm_guards(HbmBlock& block, uint64_t offset, uint64_t size) {
   const HbmAddr start = block.addr() + offset;
   auto host = scratch_.bytes();
-  std::ranges::fill(host, std::byte{0});
+  std::ranges::fill(host, kUntouched);  // a read that does not arrive is for the comparison to tell
   copy(at(start), scratch_.place(), kHbmGuard);
   copy(at(start + (kHbmGuard + size)), scratch_.place(kHbmGuard), kHbmGuard);
   std::string bad = check_guard(host.first(kHbmGuard), kUntouched, "before", "host>hbm");
@@ -82,8 +78,9 @@ std::vector<std::string> RoundTrip::run(const Route& r) {
              .reread = [&] { last_hop(r); },
              .again = [&] { move(r); },
              .queue = queue_.get(),
-             .cells = last_place(r),
-             .cells_len = r.size};
+             .cells = last_block(r).addr(),
+             .cells_len = last_block(r).size(),
+             .cells_skip = last_offset(r)};
   note(to_.check(r.to, r.size, t.path));
   note(check_hbm_guards(*first_, r.hbm, r.size));
   if (r.two_hops) note(check_hbm_guards(*second_, r.second, r.size));

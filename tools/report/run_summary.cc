@@ -19,6 +19,8 @@ int badness(Verdict v) {
   return static_cast<int>(std::find(std::begin(order), std::end(order), v) - std::begin(order));
 }
 
+constexpr size_t most_notes = 50, longest_note = 500;
+
 class Folder {
  public:
   explicit Folder(RunSummary& run) : run_(run) {}
@@ -42,7 +44,7 @@ class Folder {
     else if (type == "retries")
       retries(r);
     else if (type == "note" || type == "recovery")
-      run_.notes.push_back(text_of(r, "text"));
+      note(text_of(r, "text"));
     else if (type == "device-lost")
       run_.stopped_lost = true;
     else if (type == "resume")
@@ -52,6 +54,7 @@ class Folder {
   }
 
   void finish() {
+    if (notes_ > most_notes) run_.notes.push_back(fmt::format("{} more notes in the journal", notes_ - most_notes));
     for (TestResult& t : run_.results)
       if (t.runs == 0 && !run_.finished) t.reason = unfinished(t.id);
     for (TestResult& t : run_.results) ++run_.counts[t.verdict];
@@ -59,6 +62,12 @@ class Folder {
   }
 
  private:
+  // A test that floods must not flood the report too.
+  void note(const std::string& text) {
+    if (++notes_ <= most_notes)
+      run_.notes.push_back(text.size() <= longest_note ? text : text.substr(0, longest_note) + "...");
+  }
+
   std::string unfinished(const std::string& id) const {
     if (id != running_) return "not reached: the run goes on or ended early";
     return "it was running when the journal ends" + (danger_.empty() ? "" : ", after the step: " + danger_);
@@ -159,6 +168,7 @@ class Folder {
   RunSummary& run_;
   std::map<std::string, size_t> index_;
   std::string running_, danger_;
+  size_t notes_ = 0;
 };
 
 }  // namespace
