@@ -413,23 +413,6 @@ TEST_F(TpuDeviceTest, DeathOfTheServerIsSeenAtOnce) {
   EXPECT_LT(Clock::now() - begin, 1s);
 }
 
-TEST_F(TpuDeviceTest, AStoppedServerHoldsNobodyUpForLong) {
-  start();
-  auto context = device->create_context();
-  auto queue = context->open_queue();
-  auto block = context->alloc(1_MiB);
-  auto buffer = device->dma_buffer({.size = 4_KiB});
-  ::kill(process->pid(), SIGSTOP);
-  queue->submit({cmd::Nop{}});
-  auto begin = Clock::now();
-  EXPECT_TRUE(queue->wait(Deadline(200ms)).empty());
-  EXPECT_LT(Clock::now() - begin, 2s);
-  begin = Clock::now();
-  block.reset(), queue.reset(), context.reset(), buffer.reset(), device.reset();
-  EXPECT_LT(Clock::now() - begin, 4s) << "destructors";
-  ::kill(process->pid(), SIGCONT);
-}
-
 TEST_F(TpuDeviceTest, ASecondUserIsToldThatItIsBusy) {
   start();
   auto queue = device->root_context().open_queue();
