@@ -436,6 +436,10 @@ TEST_F(TpuDeviceTest, LeavesNothingOpen) {
 
 TEST(SoftTpuUri, StartsAPrivateOneAndTakesItAlong) {
   ::setenv("KANGZAO_BIN_DIR", KZ_BIN_DIR, 1);
+  // A place of its own: other tests start software TPUs at the same time.
+  char place[] = "/tmp/kz-uri-XXXXXX";
+  ASSERT_NE(::mkdtemp(place), nullptr);
+  ::setenv("TMPDIR", place, 1);
   auto folders = [] {
     size_t n = 0;
     for (const auto& e : std::filesystem::directory_iterator(std::filesystem::temp_directory_path()))
@@ -459,6 +463,8 @@ TEST(SoftTpuUri, StartsAPrivateOneAndTakesItAlong) {
     EXPECT_NE(std::string(e.what()).find("lots"), std::string::npos) << e.what();
   }
   EXPECT_EQ(folders(), before);
+  ::unsetenv("TMPDIR");
+  std::filesystem::remove_all(place);
 }
 
 TEST(SoftTpuUri, DiesWithItsOwner) {
