@@ -366,18 +366,20 @@ TEST_F(SofttpuDma, D14_ElementsSwapped) {
 
 TEST_F(SofttpuDma, D15_HalfTheSpeed) {
   auto time = [&] {
-    auto best = std::chrono::nanoseconds::max();
-    for (int i = 0; i < 5; ++i) {
-      auto start = std::chrono::steady_clock::now();
-      ok(to_hbm(host, page, 8 * mib));
-      best = std::min<std::chrono::nanoseconds>(best, std::chrono::steady_clock::now() - start);
-    }
-    return best;
+    auto start = std::chrono::steady_clock::now();
+    ok(to_hbm(host, page, 4 * mib));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   time();
-  auto sound = time();
-  plant("D15", {{"factor", 4}});
-  EXPECT_GT(time(), 2 * sound);
+  // Taken in turns and the best of each, so that a busy machine slows both.
+  double sound = 1e9, slow = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    sound = std::min(sound, time());
+    int id = plant("D15", {{"factor", 4}});
+    slow = std::min(slow, time());
+    faults.clear(id);
+  }
+  EXPECT_GT(slow, 2 * sound);
 }
 
 TEST_F(SofttpuDma, D16_ReadOnlyWritten) {

@@ -11,6 +11,16 @@
 #include "shim/uapi/kz_regs.h"
 #include "tools/softtpu/compute.h"
 
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+// OpenBLAS hands work to its own threads with atomics that the thread sanitizer cannot see into: it must not
+// judge what that library copies and clears. Called by the sanitizer's runtime when the program starts.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "race:libopenblas\n"; }
+#endif
+
 namespace kz::softtpu {
 namespace {
 
