@@ -92,7 +92,7 @@ int kz_admin(struct kz_device *kz, u32 generation, const struct kz_cmd *cmd, u64
 	int rc = -ESTALE;
 
 	mutex_lock(&kz->admin_lock);
-	if (READ_ONCE(kz->generation) == generation && kz_state(kz) == KZ_STATE_LIVE)
+	if (READ_ONCE(kz->generation) == generation && READ_ONCE(kz->up))
 		rc = kz_admin_run(kz, cmd, result ?: &ignored, ms);
 	mutex_unlock(&kz->admin_lock);
 	if (rc == KZ_ST_LOST)

@@ -43,8 +43,8 @@ static bool kz_file_unlist(struct kz_file *kf)
 	return listed;
 }
 
-/* At remove: the device is stopped and gone for all callers. */
-void kz_files_strip(struct kz_device *kz)
+/* At remove: the device is gone for all callers. `device`: it still runs. */
+void kz_files_strip(struct kz_device *kz, bool device)
 {
 	struct kz_file *kf;
 
@@ -56,7 +56,8 @@ void kz_files_strip(struct kz_device *kz)
 		mutex_unlock(&kz->files_lock);
 		if (!kf)
 			return;
-		kz_file_strip(kf, false);
+		kz_file_strip(kf, device);
+		wake_up_all(&kf->wait);
 		kref_put(&kf->ref, kz_file_free);
 	}
 }

@@ -156,6 +156,22 @@ int kz_hw_identify(struct kz_device *kz)
 	return kz_hw_check(kz);
 }
 
+/* What a driver left behind that did not come to its remove: contexts with memory, queues. Before DMA is let on. */
+int kz_hw_clean(struct kz_device *kz)
+{
+	struct pci_dev *pdev = kz->pdev;
+	struct kz_telemetry t;
+	int rc;
+
+	if (kz_hw_telemetry(kz, &t) || (!t.contexts && !kz_rd(kz, KZ_REG_CTRL)))
+		return 0;
+	dev_info(&pdev->dev, "%u contexts left by somebody else, function reset\n", t.contexts);
+	pci_save_state(pdev);
+	rc = pcie_reset_flr(pdev, PCI_RESET_DO_RESET);
+	pci_restore_state(pdev);
+	return rc;
+}
+
 int kz_hw_enable(struct kz_device *kz)
 {
 	int rc;

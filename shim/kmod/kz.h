@@ -247,6 +247,7 @@ struct kz_device {
 	struct mutex life;
 	spinlock_t state_lock;
 	u8 state; /* KZ_STATE_*, see kz_set_state() */
+	bool up; /* the admin queue runs; false before anything is torn down */
 	u32 generation;
 	wait_queue_head_t state_wait;
 	struct mutex admin_lock;
@@ -292,6 +293,7 @@ void kz_wr(struct kz_device *kz, u32 reg, u32 value);
 int kz_wait_reg(struct kz_device *kz, u32 reg, u32 mask, u32 want, u32 ms);
 bool kz_hw_present(struct kz_device *kz);
 int kz_hw_identify(struct kz_device *kz);
+int kz_hw_clean(struct kz_device *kz);
 int kz_hw_enable(struct kz_device *kz);
 void kz_hw_disable(struct kz_device *kz);
 int kz_hw_telemetry(struct kz_device *kz, struct kz_telemetry *t);
@@ -390,7 +392,7 @@ void kz_buf_write(struct kz_buf *b, u64 off, const void *from, size_t len);
 
 /* file.c, mmap.c */
 extern const struct file_operations kz_fops;
-void kz_files_strip(struct kz_device *kz);
+void kz_files_strip(struct kz_device *kz, bool device);
 int kz_mmap(struct file *file, struct vm_area_struct *vma);
 void kz_unmap_hbm(struct kz_file *kf, const struct kz_hbm *h);
 void kz_zap_all(struct kz_device *kz);

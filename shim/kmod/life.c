@@ -132,6 +132,7 @@ int kz_start(struct kz_device *kz)
 		pci_clear_master(kz->pdev);
 		dev_err(kz_dma(kz), "cannot be brought up: %d\n", rc);
 	}
+	WRITE_ONCE(kz->up, !rc);
 	kz_set_state(kz, rc ? KZ_STATE_DEAD : KZ_STATE_LIVE);
 	mutex_unlock(&kz->life);
 	return rc;
@@ -181,6 +182,7 @@ static void kz_wake_files(struct kz_device *kz)
 void kz_stop(struct kz_device *kz, u8 state, bool touch)
 {
 	kz_set_state(kz, state);
+	WRITE_ONCE(kz->up, false);
 	WRITE_ONCE(kz->generation, kz->generation + 1);
 	mutex_lock(&kz->life);
 	kz_seal_all(kz);

@@ -171,6 +171,9 @@ static int kz_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	rc = kz_hw_identify(kz);
 	if (rc)
 		goto err_unmap;
+	rc = kz_hw_clean(kz);
+	if (rc)
+		goto err_unmap;
 	kz->clears = clear_hbm || !(kz->feat & KZ_FEAT_HBM_CLEARED);
 	rc = kz_dma_init(kz);
 	if (rc)
@@ -226,15 +229,20 @@ err_put:
 static void kz_remove(struct pci_dev *pdev)
 {
 	struct kz_device *kz = pci_get_drvdata(pdev);
+	bool present = pci_device_is_present(pdev);
 
 	kz_pm_exit(kz);
 	kz_debugfs_exit(kz);
 	cdev_device_del(&kz->cdev, &kz->dev); /* no new open; those that are open stay */
 	kz_hwmon_exit(kz);
-	kz_stop(kz, KZ_STATE_GONE, pci_device_is_present(pdev));
+	kz_set_state(kz, KZ_STATE_GONE);
+	if (!present)
+		kz_stop(kz, KZ_STATE_GONE, false);
 	synchronize_srcu(&kz->srcu); /* every call that saw it alive has left */
 	cancel_work_sync(&kz->reset_work);
-	kz_files_strip(kz);
+	kz_zap_all(kz);
+	kz_files_strip(kz, present); /* the device still runs, so that nothing is left behind in it */
+	kz_stop(kz, KZ_STATE_GONE, present);
 	kz_admin_exit(kz);
 	kz_irq_exit(kz);
 	destroy_workqueue(kz->wq);

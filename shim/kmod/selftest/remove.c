@@ -80,6 +80,8 @@ static void t_unbind(void)
 
 	for (round = 0; round < 10; round++) {
 		dev_open(&d);
+		CHECK(call(d.fd, KZ_IOC_TELEMETRY, &t), 0);
+		CHECK(t.t.contexts, 1); /* nothing was left behind in the device */
 		find_slot(&d.info);
 		map = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, d.fd, d.map);
 		CHECK(map == MAP_FAILED, 0);
