@@ -44,7 +44,7 @@ struct MarchOutcome {
 class MarchRunner {
  public:
   static constexpr size_t max_hits = 4096;
-  static constexpr uint64_t piece = uint64_t{32} << 20;  // of one command, to stay far below the watchdog
+  static constexpr uint64_t piece = uint64_t{8} << 20;  // of one command, to stay far below the watchdog
 
   explicit MarchRunner(Arena& arena);
   // How long a "Del" element waits, by the device's clock.

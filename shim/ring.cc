@@ -27,6 +27,7 @@ Ring::Ring(unsigned entries) {
     throw Error({Errc::no_memory, "set up", "io_uring", "no memory for the ring",
                  "kernels before 5.12 count it against ulimit -l: raise that", err});
   if (err != 0) throw_errno("set up", "io_uring", err);
+  quiet_success_ = (ring_.features & IORING_FEAT_CQE_SKIP) != 0;
   done_.reserve(2 * entries);
 }
 
@@ -61,6 +62,8 @@ void Ring::write_eventfd(int fd, uint64_t tag) {
   io_uring_sqe* sqe = next();
   io_uring_prep_write(sqe, fd, &one_, sizeof one_, 0);
   target(sqe, fd);
+  // A result would end the wait for the interrupt that stands behind it.
+  if (quiet_success_) sqe->flags |= IOSQE_CQE_SKIP_SUCCESS;
   io_uring_sqe_set_data64(sqe, tag);
 }
 

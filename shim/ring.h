@@ -32,7 +32,9 @@ class Ring {
   // refuses (limit of open files) costs speed only.
   void register_files(std::span<const int> fds);
 
-  // Adds 1 to an eventfd: rings a doorbell. The eventfd must outlive the operation.
+  // Adds 1 to an eventfd: rings a doorbell. Only a failure comes back, where the kernel can leave success out
+  // (5.17). The eventfd must outlive the operation; one that is not O_NONBLOCK works, but costs the kernel a
+  // worker thread.
   void write_eventfd(int fd, uint64_t tag);
   // Takes the count of a (blocking) eventfd into *count once it is signalled: waits for an interrupt. `count`
   // must outlive the operation.
@@ -54,6 +56,7 @@ class Ring {
   std::span<const Done> collect();
 
   io_uring ring_{};
+  bool quiet_success_ = false;  // the kernel can leave out the result of a success
   uint64_t one_ = 1;
   std::vector<int> files_;  // registered, in the order of their indices
   std::vector<Done> done_;

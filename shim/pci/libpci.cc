@@ -39,7 +39,8 @@ LibpciAccess open_libpci(const std::string& sysfs_pci, bool writable) {
   access->debug = be_silent;
   access->method = PCI_ACCESS_SYS_BUS_PCI;
   access->writeable = writable ? 1 : 0;
-  access->id_lookup_mode = 0;
+  // pci.ids only: libpci 3.9 loses its udev context where there is no hwdb, and never the network.
+  access->id_lookup_mode = PCI_LOOKUP_NO_HWDB;
   std::string key = "sysfs.path", value = sysfs_pci;
   pci_set_param(access.get(), key.data(), value.data());
   pci_init(access.get());

@@ -44,24 +44,33 @@ std::string Admin::diagnose(Ticket ticket) {
                      came ? "brought it" : "did not help");
 }
 
+// Ends the command that timed out, where the device answers at all.
+void Admin::free_queue(const char* what, const std::string& target) {
+  if (!stuck_) return;
+  if (!core_->transport->glance(KZ_REG_QUEUE(number_) + KZ_Q_STATE, second_look))
+    throw Error({Errc::timeout, what, target, "the device does not answer since an earlier command timed out",
+                 "reset the device", 0});
+  queue_->reset(Deadline(reset_budget));
+  base_ = last_;
+  stuck_ = false;
+}
+
 Completion Admin::run(const kz_cmd& command, const char* what, const std::string& target,
                       std::chrono::nanoseconds budget) {
   std::lock_guard lock(mutex_);
-  if (queue_ == nullptr)
-    throw Error({Errc::gone, what, target, "the driver's own queue could not be reset after a timeout",
-                 "reset the device", 0});
+  free_queue(what, target);
   Deadline deadline(budget);
-  Ticket ticket = queue_->submit({cmd::Raw{command}}, true);
+  last_ = queue_->submit({cmd::Raw{command}}, true);
   Completion done;
   do {
-    if (contains(queue_->wait(Deadline(deadline.left())), ticket, done)) return done;
+    if (contains(queue_->wait(Deadline(deadline.left())), last_, done)) return done;
   } while (!deadline.passed());
-  std::string why = diagnose(ticket);
+  stuck_ = true;
+  std::string why = diagnose(last_);
   try {
-    queue_->reset(Deadline(reset_budget));
-    base_ = ticket;
+    free_queue(what, target);
   } catch (const Error&) {
-    queue_.reset();
+    // The next command tries again.
   }
   throw Error(
       {Errc::timeout, what, target,

@@ -27,12 +27,14 @@ class Admin {
 
  private:
   std::string diagnose(Ticket ticket);
+  void free_queue(const char* what, const std::string& target);
 
   std::shared_ptr<Core> core_;
   uint16_t number_;
   std::mutex mutex_;
   std::unique_ptr<TpuQueue> queue_;
-  Ticket base_ = 0;  // last ticket before the latest queue reset
+  bool stuck_ = false;          // a command is outstanding that timed out
+  Ticket last_ = 0, base_ = 0;  // tickets: the latest, and the last one before the latest queue reset
 };
 
 }  // namespace kz::tpu

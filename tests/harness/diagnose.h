@@ -42,7 +42,8 @@ struct Transfer {
   std::span<const std::byte> before;  // what `got` held before, or empty
   // Each may be missing. reread: only the last hop again, into `got`. again: all of it again, into `got`.
   std::function<void()> reread, again;
-  // The HBM that took part, for the march: an allocation that may be overwritten, and where in it the data begins.
+  // The HBM that took part, for the march: an allocation that may be overwritten, and where in it the data
+  // begins.
   QueueGuard* queue = nullptr;
   HbmAddr cells;
   uint64_t cells_len = 0;  // 0: none

@@ -41,7 +41,7 @@ class QueueGuard final : public Queue {
   void ring() override { inner_->ring(); }
   uint16_t cid(Ticket ticket) const override { return inner_->cid(ticket); }
   std::vector<Completion> poll() override { return note(inner_->poll()); }
-  std::vector<Completion> wait(Deadline deadline) override { return note(inner_->wait(deadline)); }
+  std::vector<Completion> wait(Deadline deadline) override;
   std::vector<Completion> reset(Deadline deadline) override;
   void overfill(const Command& command) override { inner_->overfill(command); }
   const QueueAudit& audit() const override { return inner_->audit(); }
@@ -56,6 +56,7 @@ class QueueGuard final : public Queue {
   bool is_outstanding(Ticket ticket) const { return pending_.contains(ticket); }
 
  private:
+  void give_up_on_interrupts();
   std::vector<Completion> note(std::vector<Completion> done);
   void ask_registers(Stall& stall, Ticket ticket);
   void try_nop_behind(Stall& stall);

@@ -20,7 +20,8 @@ bool has_label(const TestInfo& info, std::string_view label) {
   return std::find(info.labels.begin(), info.labels.end(), label) != info.labels.end();
 }
 
-// A failed open is the host's trouble where the host refused, and the device's where it does not answer as it should.
+// A failed open is the host's trouble where the host refused, and the device's where it does not answer as it
+// should.
 bool host_to_blame(Errc code) {
   switch (code) {
     case Errc::gone:
@@ -160,7 +161,8 @@ void DeviceTest::SetUp() {
     if (e.code() == Errc::timeout)
       evidence(ev::reset, {{"kind", "bring_up"}, {"what", "never_ready"}, {"ms", -1}});
     else if (e.code() == Errc::status)
-      evidence(ev::status_wrong, {{"command", e.info().operation}, {"expected", "ok"}, {"got", e.info().detail}});
+      evidence(ev::status_wrong,
+               {{"command", e.info().operation}, {"expected", "ok"}, {"got", e.info().detail}});
     else
       evidence(ev::lost, {{"how", "no_reply"}, {"under_load", false}});
     ADD_FAILURE() << "the device does not come up: " << e.what();

@@ -13,6 +13,7 @@
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
 #include "tests/harness/pattern.h"
+#include "tests/harness/read_back.h"
 #include "tests/harness/test.h"
 #include "tests/runtime/memory.h"
 
@@ -140,8 +141,9 @@ KZ_TEST(
     auto queue = open_queue(device().root_context());
     HostArea host(device(), {.size = {65536}});
     if (report.physical && limits.hbm_cleared) {
-      run_good(*queue, {cmd::Copy{at(HbmAddr{report.physical}), host.place(), 65536}});
-      const bool dirty = std::ranges::any_of(host.bytes(), [](std::byte b) { return b != std::byte{0}; });
+      read_into(*queue, HbmAddr{report.physical}, host, 65536);
+      const bool dirty =
+          std::ranges::any_of(host.bytes(), [](std::byte b) { return b != std::byte{0} && b != kNotRead; });
       if (dirty)
         evidence(ev::hbm_not_cleared,
                  {{"after", "context"}, {"pattern", read_tag(host.bytes()) ? "the last owner's" : "other"}});

@@ -43,7 +43,9 @@ constexpr uint64_t kSizes[] = {1,
 // After a few failures the picture is clear, and each costs time to diagnose.
 constexpr int kEnough = 4;
 
-bool enough() { return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() >= kEnough; }
+bool enough() {
+  return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() >= kEnough;
+}
 
 void run_all(RoundTrip& trip, const Route& route) {
   if (enough()) return;

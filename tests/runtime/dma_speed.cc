@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
 #include "tests/harness/stats.h"
 #include "tests/harness/test.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr uint64_t kPiece = uint64_t{1} << 20;
 constexpr int kBatch = 4;
+constexpr double kLeast = 0.55;  // of the limit
 
 // Payload bytes per second that the link can carry, 0 where it cannot be told: rate x lanes x encoding x
 // MPS/(MPS+24), less 10% for ACK, flow control and skips (PCIe r6.0, sections 2.2, 4.2 and 7.5.3.8).
@@ -41,7 +43,7 @@ double timed(const std::function<void()>& work) {
 KZ_TEST(
     dma, bandwidth,
     {.meaning = "copies of 1 MiB run near the lower of the link's and the memory's limit, in both directions",
-     .level = 2,
+     .level = 3,
      .needs = {Cap::dma, Cap::hbm_alloc},
      .limit = 20s}) {
   auto context = device().create_context();
@@ -51,15 +53,28 @@ KZ_TEST(
   std::vector<std::byte> a(kBatch * kPiece), b(kPiece);
   std::ranges::fill(host.bytes(), std::byte{1});
   std::ranges::fill(b, std::byte{1});
+  const bool stamps = caps().has(Cap::timestamp);
+  // Seconds by the device's own clock where it has one: waking this process is not the device's work.
   auto batch = [&](bool up) {
-    return timed([&] {
+    std::vector<uint64_t> device_ns;
+    const double host_s = timed([&] {
+      if (stamps) queue->submit({cmd::Timestamp{}}, true);
       for (int i = 0; i < kBatch; ++i) {
         const Place there = at(hbm->addr() + i * kPiece), here = host.place((i % 2) * kPiece);
         queue->submit({up ? cmd::Copy{here, there, kPiece} : cmd::Copy{there, here, kPiece}}, true);
       }
+      if (stamps) queue->submit({.work = cmd::Timestamp{}, .fence = true}, true);
       queue->ring();
-      for (const auto& done : finish(*queue)) EXPECT_EQ(done.status, Status::ok);
+      for (const auto& done : finish(*queue)) {
+        if (done.status != Status::ok)
+          throw Error({.code = Errc::status,
+                       .operation = "copy",
+                       .detail = report_status("COPY", Status::ok, done.status)});
+        if (done.result) device_ns.push_back(done.result);
+      }
     });
+    const bool told = device_ns.size() == 2 && device_ns[1] > device_ns[0];
+    return told ? std::min(host_s, static_cast<double>(device_ns[1] - device_ns[0]) / 1e9) : host_s;
   };
   auto reference = [&] {
     return timed([&] {
@@ -69,27 +84,32 @@ KZ_TEST(
   };
   const double bytes = kBatch * kPiece;
   const double link = caps().has(Cap::config_read) ? link_limit(device().config()) : 0;
-  double up = 1e9, down = 1e9, copy = 1e9, ratio = 0;
-  // Interleaved, best of each: what a busy host takes away hits all three.
-  // A busy host needs many rounds before each had its undisturbed moment; a slow device stays slow however often.
-  const Deadline patience(6s);
-  for (int round = 0; round < 25 || (ratio < 0.55 && !patience.passed()); ++round) {
-    up = std::min(up, batch(true));
-    down = std::min(down, batch(false));
-    copy = std::min(copy, reference());
-    const double limit = link > 0 ? std::min(link, bytes / copy) : bytes / copy;
-    ratio = std::min(bytes / up, bytes / down) / limit;
+  double up = 1e9, down = 1e9, copy = 1e9;
+  std::vector<double> ratios;
+  auto ratio = [&] { return quantile(ratios, 0.8); };
+  // Each round is judged by itself, since the host's own speed moves; a busy host needs many rounds before
+  // some are undisturbed, and a slow device stays slow however often.
+  const Deadline patience(4s);
+  while (ratios.size() < 25 || (ratio() < kLeast && !patience.passed())) {
+    const double this_up = batch(true), this_down = batch(false), this_copy = reference();
+    const double limit = link > 0 ? std::min(link, bytes / this_copy) : bytes / this_copy;
+    ratios.push_back(bytes / std::max(this_up, this_down) / limit);
+    up = std::min(up, this_up);
+    down = std::min(down, this_down);
+    copy = std::min(copy, this_copy);
   }
   metric("dma.host_to_hbm", bytes / up / 1e9, "GB/s");
   metric("dma.hbm_to_host", bytes / down / 1e9, "GB/s");
   metric("dma.memcpy", bytes / copy / 1e9, "GB/s");
-  metric("dma.of_limit", ratio, "ratio");
-  if (ratio >= 0.55) return;
+  metric("dma.of_limit", ratio(), "ratio");
+  metric("dma.of_limit_median", median(ratios), "ratio");
+  metric("dma.of_limit_best", bytes / std::max(up, down) / (bytes / copy), "ratio");
+  if (ratio() >= kLeast) return;
   evidence(ev::slow, {{"what", "bandwidth"},
                       {"value", std::min(bytes / up, bytes / down)},
                       {"reference", bytes / copy},
-                      {"ratio", ratio}});
-  FAIL() << "DMA reaches " << ratio << " of what link and memory allow";
+                      {"ratio", ratio()}});
+  FAIL() << "DMA reaches " << ratio() << " of what link and memory allow";
 }
 
 }  // namespace kz::test

@@ -19,10 +19,12 @@ struct Lane {
   std::vector<std::byte> bytes = {};
 };
 
-// A checksum that is not that of the lane's data: another lane's result, wrong data in memory, or a wrong checksum.
+// A checksum that is not that of the lane's data: another lane's result, wrong data in memory, or a wrong
+// checksum.
 void explain(Device& device, Lane& lane, uint64_t got, bool of_another) {
   if (of_another) {
-    evidence(ev::status_wrong, {{"command", "CRC32C"}, {"expected", lane.crc}, {"got", got}, {"result_of", "another queue"}});
+    evidence(ev::status_wrong,
+             {{"command", "CRC32C"}, {"expected", lane.crc}, {"got", got}, {"result_of", "another queue"}});
     ADD_FAILURE() << "queue " << lane.queue->id() << " got the result of another queue";
     return;
   }
@@ -37,9 +39,15 @@ void explain(Device& device, Lane& lane, uint64_t got, bool of_another) {
                                           .cells = lane.data,
                                           .cells_len = lane.bytes.size()});
   if (bad.empty())
-    evidence(ev::compute_wrong, {{"op", "crc32c"}, {"dtype", "u8"}, {"shape", {1, lane.bytes.size(), 1}}, {"wrong", 1},
-                                 {"where", "all"}, {"what", "bits"}, {"rerun", "unknown"}});
-  ADD_FAILURE() << "queue " << lane.queue->id() << ": the checksum is wrong; " << (bad.empty() ? "the data is right" : bad);
+    evidence(ev::compute_wrong, {{"op", "crc32c"},
+                                 {"dtype", "u8"},
+                                 {"shape", {1, lane.bytes.size(), 1}},
+                                 {"wrong", 1},
+                                 {"where", "all"},
+                                 {"what", "bits"},
+                                 {"rerun", "unknown"}});
+  ADD_FAILURE() << "queue " << lane.queue->id() << ": the checksum is wrong; "
+                << (bad.empty() ? "the data is right" : bad);
 }
 
 }  // namespace
@@ -152,7 +160,9 @@ KZ_TEST(queue, own_completions,
   fill_payload(host.bytes(), {rng()()});
   std::vector<Lane> lanes(kLanes);
   for (int i = 0; i < kLanes; ++i) {
-    lanes[i] = {open_queue(*context), hbm->addr() + i * kLen, crc32c(host.bytes(i * kLen, kLen)),
+    lanes[i] = {open_queue(*context),
+                hbm->addr() + i * kLen,
+                crc32c(host.bytes(i * kLen, kLen)),
                 {host.bytes(i * kLen, kLen).begin(), host.bytes(i * kLen, kLen).end()}};
     run_good(*lanes[i].queue, {cmd::Copy{host.place(i * kLen), at(lanes[i].data), kLen}});
   }

@@ -33,7 +33,9 @@ class RoundTrip {
   void move(const Route& route);
   void last_hop(const Route& route);
   HbmBlock& last_block(const Route& route) const { return route.two_hops ? *second_ : *first_; }
-  uint64_t last_offset(const Route& route) const { return kHbmGuard + (route.two_hops ? route.second : route.hbm); }
+  uint64_t last_offset(const Route& route) const {
+    return kHbmGuard + (route.two_hops ? route.second : route.hbm);
+  }
   HbmAddr last_place(const Route& route) const { return last_block(route).addr() + last_offset(route); }
   void clear_hbm(HbmBlock& block, uint64_t offset, uint64_t size);
   std::string check_hbm_guards(HbmBlock& block, uint64_t offset, uint64_t size);

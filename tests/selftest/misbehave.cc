@@ -205,12 +205,30 @@ KZ_TEST(selftest, uses_the_device,
   EXPECT_FALSE(device().identity().stable_id().empty());
 }
 
+KZ_TEST(selftest, loses_the_device,
+        {.meaning = "waits for a file called go while somebody takes the device away",
+         .level = 4,
+         .labels = {"destructive"},
+         .needs = {Cap::queues},
+         .limit = std::chrono::seconds(60)}) {
+  before_danger("lose the device");
+  while (::access(in_run_dir("go").c_str(), F_OK) != 0) ::poll(nullptr, 0, 10);
+  (void)device().telemetry();
+}
+
 KZ_TEST(selftest, kills_the_device,
         {.meaning = "ends the software TPU under itself", .level = 4, .labels = {"destructive", "host"}}) {
   before_danger("kill softtpu");
   pid_t device = device_process();
   ASSERT_GT(device, 0);
   ::kill(device, SIGKILL);
+  auto state = [&] {  // Z: dead, and the runner has not looked yet
+    std::string status;
+    std::getline(std::ifstream("/proc/" + std::to_string(device) + "/stat"), status);
+    auto at = status.rfind(')');
+    return at == std::string::npos ? 'X' : status[at + 2];
+  };
+  while (state() != 'Z' && state() != 'X') ::poll(nullptr, 0, 1);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -284,6 +285,34 @@ class HostQueue {
   Fd irq_;
   uint32_t tail_ = 0, head_ = 0;
   uint16_t next_cid_ = 1;
+};
+
+// A client that is up, for tests of queues. `service`: every command takes so long.
+struct QueueRig : ::testing::Test {
+  explicit QueueRig(std::chrono::nanoseconds service = 0ns) : client(with(service)) {
+    client.version();
+    client.bring_up();
+  }
+  static DeviceOptions with(std::chrono::nanoseconds service) {
+    DeviceOptions o = small_device();
+    o.service_time = service;
+    return o;
+  }
+  void inject(const char* row, const nlohmann::json& trigger = {{"kind", "now"}},
+              const nlohmann::json& params = {}) {
+    nlohmann::json spec = {{"row", row}, {"trigger", trigger}};
+    if (!params.is_null()) spec["params"] = params;
+    client.faults.inject(spec, true);
+  }
+  static kz_cmd abort_of(uint16_t queue, uint16_t cid) {
+    kz_cmd c{};
+    c.opcode = KZ_OP_ABORT;
+    c.u.abort.queue = queue;
+    c.u.abort.cid = cid;
+    return c;
+  }
+  uint32_t q(uint16_t id, uint32_t reg) { return client.reg(KZ_REG_QUEUE(id) + reg); }
+  Client client;
 };
 
 }  // namespace kz::softtpu::rig

@@ -37,6 +37,13 @@ size_t open_fds() {
   return static_cast<size_t>(std::distance(It("/proc/self/fd"), It()));
 }
 
+// 'R', 'S', 'T', 'Z' ... or 0 where there is no such process.
+char state_of(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  return std::getline(stat, line) ? line[line.rfind(')') + 2] : '\0';
+}
+
 // One softtpu for a test, and a device on it.
 class TpuDeviceTest : public ::testing::Test {
  protected:
@@ -180,7 +187,9 @@ TEST_F(TpuDeviceTest, ObjectsMayOutliveEachOther) {
   context.reset();  // takes its memory along
   auto next = device->create_context();
   auto theirs = next->alloc(1_MiB);
-  if (next->id() == old) EXPECT_EQ(theirs->addr(), block->addr()) << "the case that this test is about";
+  if (next->id() == old) {
+    EXPECT_EQ(theirs->addr(), block->addr()) << "the case that this test is about";
+  }
   block.reset();  // must not free the new owner's memory
   auto again = next->open_queue();
   EXPECT_EQ(run(*again, {cmd::Fill{at(theirs->addr()), 64, 1}}).status, Status::ok);
@@ -413,6 +422,25 @@ TEST_F(TpuDeviceTest, DeathOfTheServerIsSeenAtOnce) {
   EXPECT_LT(Clock::now() - begin, 1s);
 }
 
+TEST_F(TpuDeviceTest, AStoppedServerHoldsNobodyUpForLong) {
+  start();
+  auto context = device->create_context();
+  auto queue = context->open_queue();
+  auto block = context->alloc(1_MiB);
+  auto buffer = device->dma_buffer({.size = 4_KiB});
+  ::kill(process->pid(), SIGSTOP);
+  for (Deadline deadline(5s); state_of(process->pid()) != 'T' && !deadline.passed();)
+    std::this_thread::yield();
+  queue->submit({cmd::Nop{}});
+  auto begin = Clock::now();
+  EXPECT_TRUE(queue->wait(Deadline(200ms)).empty());
+  EXPECT_LT(Clock::now() - begin, 2s);
+  begin = Clock::now();
+  block.reset(), queue.reset(), context.reset(), buffer.reset(), device.reset();
+  EXPECT_LT(Clock::now() - begin, 4s) << "destructors";
+  ::kill(process->pid(), SIGCONT);
+}
+
 TEST_F(TpuDeviceTest, ASecondUserIsToldThatItIsBusy) {
   start();
   auto queue = device->root_context().open_queue();
@@ -485,12 +513,7 @@ TEST(SoftTpuUri, DiesWithItsOwner) {
   ::kill(owner, SIGKILL);
   ::waitpid(owner, nullptr, 0);
   // A zombie that nobody reaps counts as dead.
-  auto runs = [&] {
-    std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
-    std::string line;
-    if (!std::getline(stat, line)) return false;
-    return line[line.rfind(')') + 2] != 'Z';
-  };
+  auto runs = [&] { return state_of(child) != '\0' && state_of(child) != 'Z'; };
   for (Deadline deadline(5s); runs() && !deadline.passed();) std::this_thread::yield();
   EXPECT_FALSE(runs());
 }

@@ -542,6 +542,58 @@ TEST(VfioUserPeer, ThatAsksWithoutReadingDoesNotHoldTheEndUp) {
   over = true;
 }
 
+TEST(VfioUserPeer, CannotMakeUsLeakDescriptors) {
+  size_t before = open_fds();
+  {
+    std::vector<Fd> many;
+    std::vector<int> fds;
+    for (int i = 0; i < 200; ++i) fds.push_back(many.emplace_back(make_eventfd(true)).get());
+    Peer server([&](End& end) {
+      end.welcome();
+      while (auto got = end.get()) {
+        if (got->header.flags != 0) continue;                     // the client's answer to our request
+        end.put(999, cmd_get_info, flag_reply, Buffer(16), fds);  // nobody waits for it
+        end.put(5, cmd_dma_read, 0, Buffer(16), fds);             // a request
+        end.reply(*got, bytes_of(DeviceInfo{16, 2, 9, 5}), fds);
+      }
+    });
+    Client client(server.take(), "peer", 2s);
+    for (int i = 0; i < 5; ++i) client.device_info();
+  }
+  EXPECT_EQ(open_fds(), before);
+}
+
+TEST(VfioUserPeer, MaySendAnyBytes) {
+  const auto steps = all_steps();  // holds a descriptor of its own
+  size_t before = open_fds();
+  std::mt19937 rng(3);
+  for (int round = 0; round < 150; ++round) {
+    Buffer junk(1 + rng() % 3000);
+    for (auto& b : junk) b = static_cast<std::byte>(rng());
+    bool shaped = round % 2 == 0;  // else the first header makes no sense already
+    if (shaped) {
+      Header h{static_cast<uint16_t>(rng() % 4), static_cast<uint16_t>(rng() % 18),
+               static_cast<uint32_t>(16 + rng() % 200), static_cast<uint32_t>(rng() % 64), 5};
+      std::memcpy(junk.data(), &h, std::min(sizeof h, junk.size()));
+    }
+    Peer server([&](End& end) {
+      end.welcome();
+      end.put_raw(junk);
+      if (auto got = end.get()) end.put_raw(junk);
+      end.close();
+    });
+    Client client(server.take(), "peer", 2s);
+    for (const Step& step : steps) {
+      try {
+        step.call(client);
+      } catch (const Error&) {
+        // any error is good, a crash or a hang is not
+      }
+    }
+  }
+  EXPECT_EQ(open_fds(), before);
+}
+
 TEST(VfioUserPeer, IsServedByManyThreadsAtOnce) {
   Peer server([](End& end) {
     end.welcome();

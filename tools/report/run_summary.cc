@@ -54,7 +54,8 @@ class Folder {
   }
 
   void finish() {
-    if (notes_ > most_notes) run_.notes.push_back(fmt::format("{} more notes in the journal", notes_ - most_notes));
+    if (notes_ > most_notes)
+      run_.notes.push_back(fmt::format("{} more notes in the journal", notes_ - most_notes));
     for (TestResult& t : run_.results)
       if (t.runs == 0 && !run_.finished) t.reason = unfinished(t.id);
     for (TestResult& t : run_.results) ++run_.counts[t.verdict];

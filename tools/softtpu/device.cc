@@ -210,6 +210,11 @@ void Device::client_left() {
 
 void Device::tick() {
   engine_->tick();
+  // A brown-out takes the link with it; it comes back with the supply.
+  if (bool lost = engine_->link_lost(); lost != supply_lost_) {
+    supply_lost_ = lost;
+    set_gone(lost);
+  }
   for (auto& q : shared_.queues) q->tick(std::chrono::milliseconds(watchdog_ms_));
 }
 

@@ -97,6 +97,7 @@ class Device {
   std::unique_ptr<Engine> engine_;
   QueueShared shared_;
   bool gone_ = false;
+  bool supply_lost_ = false;  // as the engine last said
 
   // Registers of BAR0 that are not a queue's and not the engine's.
   uint32_t ctrl_ = 0, scratch_ = 0, watchdog_ms_ = 0, time_hi_ = 0;

@@ -111,11 +111,24 @@ void Hbm::clear(uint64_t addr, uint64_t len) {
   ecc_.on_clear(addr, len);
   CellModel* model = cells();
   if (model == nullptr) return punch(addr, len);
+  // One hole for neighbouring pages: each costs a walk through all mappings.
+  uint64_t start = 0, pending = 0;
+  auto flush = [&] {
+    if (pending != 0) punch(start, pending);
+    pending = 0;
+  };
   by_page(addr, len, [&](uint64_t a, uint64_t n, uint64_t) {
     uint64_t at = model->translate(a) / page * page;
-    if (!model->affects(a / page) || model->everywhere()) return punch(at, n);
+    if (!model->affects(a / page) || model->everywhere()) {
+      if (at != start + pending) flush();
+      if (pending == 0) start = at;
+      pending += n;
+      return;
+    }
+    flush();
     for (uint64_t done = 0; done < n; done += zeroes.size()) model->write(a + done, zeroes);
   });
+  flush();
 }
 
 void Hbm::clear_all() {

@@ -82,7 +82,11 @@ std::vector<TestDeclaration> load_catalog(const std::string& directory, const st
     if (got.status != 0 || !list.is_array())
       throw Error({Errc::io, "list tests of", program,
                    fmt::format("it ended with {}", describe_status(got.status)), "rebuild it", 0});
-    for (auto& item : list) all.push_back(parse(item, program));
+    try {
+      for (auto& item : list) all.push_back(parse(item, program));
+    } catch (const nlohmann::json::exception& e) {
+      throw Error({Errc::io, "list tests of", program, e.what(), "rebuild it", 0});
+    }
   }
   std::sort(all.begin(), all.end(),
             [](auto& a, auto& b) { return std::tie(a.level, a.id) < std::tie(b.level, b.id); });

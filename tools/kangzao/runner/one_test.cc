@@ -38,6 +38,22 @@ bool closed(const Fd& fd) {
 // What a test may say of itself; the rest is for the runner to find out.
 bool may_claim(Verdict v) { return v != Verdict::crash && v != Verdict::timeout && v != Verdict::not_run; }
 
+// The records a test may hand over (docs/journal-schema.json), with fields of the right types.
+bool well_formed(const json& record) {
+  auto is = [&](const char* key, auto check) { return record.contains(key) && check(record[key]); };
+  auto string = [](const json& j) { return j.is_string(); };
+  // A detail too big for a packet was cut to a text by its sender.
+  auto object = [](const json& j) { return j.is_object() || j.is_string(); };
+  auto number = [](const json& j) { return j.is_number() || j.is_null(); };  // null: NaN or infinite
+  std::string type = text_of(record, "type");
+  if (type == "evidence") return is("kind", string) && is("detail", object);
+  if (type == "metric") return is("name", string) && is("value", number) && is("unit", string);
+  if (type == "danger") return is("step", string);
+  if (type == "snapshot")
+    return is("when", [](const json& j) { return j == "before" || j == "after"; }) && is("data", object);
+  return type == "note" && is("text", string);
+}
+
 class Attempt {
  public:
   explicit Attempt(const TestRun& run) : run_(run) {}
@@ -124,8 +140,8 @@ class Attempt {
 
   void take_record(json record) {
     std::string type = text_of(record, "type");
-    if (type.empty()) return complain("sent something that is no record");
     if (type == "verdict") return take_verdict(record);
+    if (!well_formed(record)) return complain("sent something that is no record");
     bool danger = type == "danger";
     if (danger) out_.last_danger = text_of(record, "step");
     bool fits = ++count_ <= most_records && bytes_ <= most_bytes;

@@ -138,6 +138,17 @@ std::string describe_status(int status) {
   return fmt::format("status {:#x}", status);
 }
 
+bool is_ending(pid_t pid) {
+  std::istringstream status(slurp(fmt::format("/proc/{}/status", pid)));
+  constexpr unsigned long long killed = 1ull << (SIGKILL - 1);
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:") && line.find_first_of("ZX") != std::string::npos) return true;
+    if (line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
+      if ((std::strtoull(line.c_str() + 7, nullptr, 16) & killed) != 0) return true;
+  }
+  return false;
+}
+
 std::string describe_hang(pid_t pid) {
   std::string out;
   std::error_code ec;

@@ -46,6 +46,9 @@ bool wait_for_child(pid_t pid, int& status, Deadline deadline);
 // "exit 1", "signal 11 (Segmentation fault)"
 std::string describe_status(int status);
 
+// Has it been killed already, though it cannot be waited for yet? Its threads end one by one.
+bool is_ending(pid_t pid);
+
 // Where a hung process hangs: state, wait channel, system call and kernel stack of every thread, as far as
 // readable.
 std::string describe_hang(pid_t pid);

@@ -116,7 +116,8 @@ void Runner::abandon() {
   if (before_.resumed || journal_->records() > 0) return;
   journal_.reset();
   std::error_code ec;
-  for (const char* name : {"/journal.jsonl", "/lock", "/softtpu.log"}) fs::remove(directory_ + name, ec);
+  for (const char* name : {"/journal.jsonl", "/lock", "/softtpu.log", "/softtpu.err"})
+    fs::remove(directory_ + name, ec);
   fs::remove(directory_, ec);  // only when empty
 }
 
@@ -144,6 +145,7 @@ void Runner::run_all() {
 void Runner::run_one(const TestDeclaration& t, int iteration) {
   if (std::string why = refusal(t); !why.empty()) return verdict_without_run(t, Verdict::skip, why);
   uint64_t seed = options_.seed + static_cast<uint64_t>(iteration);
+  revive();
   progress_->begin(t.id);
   // What the kernel said since the last test is nobody's.
   if (KernelLines between = kernel_->take(); !between.against.empty())

@@ -71,6 +71,8 @@ class Runner {
   std::string refusal(const TestDeclaration& t) const;
   void run_one(const TestDeclaration& t, int iteration);
   void settle(const TestDeclaration& t, TestOutcome& out);
+  bool device_died();
+  void revive();
   bool restore_device(const std::string& why, TestOutcome& out);
   void snapshot(const TestDeclaration& t, const char* when);
   void retry(const TestDeclaration& t, uint64_t seed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The device around the tests of a run: starting it, its health, bringing it back.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -96,7 +97,7 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
         true);
     return;
   }
-  bool dead = softtpu_ && !softtpu_->running();
+  bool dead = device_died();
   if (!dead && !needs_health_check(t, out)) return;
   if (t.has_label("host") && !dead) return;
   if (!dead) {
@@ -132,6 +133,21 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", out.reason}}, true);
 }
 
+// Our own device: is it gone, or going? A killed process is there for a while.
+bool Runner::device_died() {
+  if (!softtpu_) return false;
+  if (softtpu_->running() && is_ending(softtpu_->pid()))
+    for (Deadline grace(5s); softtpu_->running() && !grace.passed();) ::poll(nullptr, 0, 1);
+  return !softtpu_->running();
+}
+
+// A device of our own whose death came too late to be seen by the last test's end.
+void Runner::revive() {
+  if (!device_died()) return;
+  TestOutcome nobody;
+  restore_device("its process ended between two tests", nobody);
+}
+
 bool Runner::restore_device(const std::string& why, TestOutcome& out) {
   bool restarted = false;
   auto restart = [&] {
@@ -140,7 +156,7 @@ bool Runner::restore_device(const std::string& why, TestOutcome& out) {
     restarted = true;
     journal_device_process();
   };
-  if (softtpu_ && !softtpu_->running()) restart();
+  if (device_died()) restart();
   ProbeResult back = recover_device(test_uri_, rules());
   // Our own model can be power-cycled.
   if (!back.ok && softtpu_ && !restarted) {
@@ -148,7 +164,8 @@ bool Runner::restore_device(const std::string& why, TestOutcome& out) {
     back = recover_device(test_uri_, rules());
   }
   std::string how = restarted ? "softtpu was started again"
-                              : "by " + (back.ok ? back.data.value("tried", nlohmann::json::array()).dump() : std::string("nothing"));
+                              : "by " + (back.ok ? back.data.value("tried", nlohmann::json::array()).dump()
+                                                 : std::string("nothing"));
   journal_->write({{"type", "recovery"},
                    {"ok", back.ok},
                    {"text", back.ok ? fmt::format("device recovered ({}) after: {}", how, why)

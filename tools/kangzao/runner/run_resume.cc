@@ -14,13 +14,15 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-// What a killed runner's software TPU left; only ever a socket of that name.
+// What a killed runner's software TPU left: only ever files of its names, and the folder it had for itself.
 void remove_stale_socket(const fs::path& path) {
   std::error_code ec;
-  if (!path.filename().string().starts_with("softtpu.") || !fs::is_socket(path, ec)) return;
-  fs::remove(path, ec);
+  if (!path.filename().string().starts_with("softtpu.")) return;
+  if (fs::is_socket(path, ec)) fs::remove(path, ec);
   fs::path folder = path.parent_path();
-  if (folder.filename().string().starts_with("kz-softtpu-")) fs::remove(folder, ec);  // once it is empty
+  if (!folder.filename().string().starts_with("kz-softtpu-")) return;
+  fs::remove(folder / "softtpu.err", ec);
+  fs::remove(folder, ec);  // once it is empty
 }
 
 const json& start_of(const Journal& journal, const std::string& directory) {

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// Aborts, watchdog, fixed service time, and the faults that the front of the software TPU can plant.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/unit/softtpu_front_rig.h"
+
+namespace kz::softtpu {
+namespace {
+
+using namespace rig;
+
+// ---- a device whose every command takes 200 ms, so that there is time to act on one ----
+
+struct SlowRig : QueueRig {
+  SlowRig() : QueueRig(200ms) {}
+};
+
+TEST_F(SlowRig, AbortsWaitingAndRunningCommands) {
+  HostQueue queue(client, 1, 4);
+  HostQueue other(client, 2, 4, 0x8000000);
+  queue.enable();
+  other.enable();
+  uint16_t first = queue.submit(KZ_OP_NOP, false), second = queue.submit(KZ_OP_NOP, false);
+  queue.submit(KZ_OP_NOP, false);
+  queue.submit(abort_of(1, second));
+  ASSERT_TRUE(Client::eventually([&] { return q(1, KZ_Q_SQ_HEAD) == 4; }));
+  other.submit(abort_of(1, first));
+  EXPECT_EQ(KZ_CQE_CODE(queue.wait().status), KZ_ST_ABORTED);  // running
+  kz_cqe waiting = queue.wait();
+  EXPECT_EQ(waiting.cid, second);
+  EXPECT_EQ(KZ_CQE_CODE(waiting.status), KZ_ST_ABORTED);
+  EXPECT_EQ(KZ_CQE_CODE(queue.wait().status), KZ_ST_OK);  // its neighbour is untouched
+  EXPECT_EQ(queue.wait().result, 1u);
+  EXPECT_EQ(other.wait().result, 1u);
+}
+
+TEST_F(SlowRig, AbortBehindARunningCommandOfTheSameQueue) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  uint16_t victim = queue.submit(KZ_OP_NOP);
+  ASSERT_TRUE(Client::eventually([&] { return q(1, KZ_Q_SQ_HEAD) == 1; }));
+  queue.submit(abort_of(1, victim));
+  auto start = Clock::now();
+  std::optional<kz_cqe> cqe;
+  ASSERT_TRUE(Client::eventually([&] {
+    client.device.tick();
+    return (cqe = queue.poll()).has_value();
+  }));
+  queue.consume();
+  EXPECT_EQ(KZ_CQE_CODE(cqe->status), KZ_ST_ABORTED);
+  EXPECT_LT(Clock::now() - start, 190ms);
+}
+
+TEST_F(SlowRig, AbortSpreadsWithTheFault) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  inject("Q17");
+  queue.submit(KZ_OP_NOP, false);
+  uint16_t target = queue.submit(KZ_OP_NOP, false);
+  queue.submit(KZ_OP_NOP, false);
+  queue.submit(abort_of(1, target));
+  std::multiset<uint16_t> codes;
+  for (int i = 0; i < 4; ++i) codes.insert(KZ_CQE_CODE(queue.wait().status));
+  EXPECT_GE(codes.count(KZ_ST_ABORTED), 2u);
+}
+
+TEST_F(SlowRig, WatchdogEndsALongCommand) {
+  HostQueue queue(client, 1, 4);
+  client.reg(KZ_REG_WATCHDOG_MS, 20);
+  queue.enable();
+  queue.submit(KZ_OP_NOP);
+  std::optional<kz_cqe> cqe;
+  ASSERT_TRUE(Client::eventually([&] {
+    client.device.tick();
+    return (cqe = queue.poll()).has_value();
+  }));
+  EXPECT_EQ(KZ_CQE_CODE(cqe->status), KZ_ST_TIMEOUT);
+}
+
+TEST_F(SlowRig, ResetDoesNotWaitForCommands) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  for (int i = 0; i < 10; ++i) queue.submit(KZ_OP_NOP);
+  auto start = Clock::now();
+  client.reg(KZ_REG_QUEUE(1) + KZ_Q_CTRL, KZ_QCTRL_RESET);
+  EXPECT_LT(Clock::now() - start, 150ms);
+  EXPECT_FALSE(queue.poll().has_value());
+}
+
+struct FixedRig : QueueRig {
+  FixedRig() : QueueRig(2ms) {}
+};
+
+TEST_F(FixedRig, BackToBackCommandsTakeExactlyTheServiceTime) {
+  EXPECT_TRUE(client.reg(KZ_REG_FEAT) & KZ_FEAT_FIXED_TIME);
+  HostQueue queue(client, 1, 6);
+  queue.enable();
+  auto start = Clock::now();
+  for (int i = 0; i < 50; ++i) queue.submit(KZ_OP_NOP, false);
+  queue.ring();
+  for (int i = 0; i < 50; ++i) queue.wait();
+  auto took = Clock::now() - start;
+  EXPECT_GE(took, 100ms);
+  EXPECT_LT(took, 130ms);  // lateness of single sleeps must not add up
+}
+
+// ---- faults of the front ----
+
+TEST_F(QueueRig, LostInterrupt) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  inject("Q01", {{"kind", "once"}, {"n", 0u}}, {{"every", 1}});
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+  EXPECT_FALSE(queue.interrupted(50ms));
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+  EXPECT_TRUE(queue.interrupted(10s));
+}
+
+TEST_F(QueueRig, InterruptWithoutCompletion) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  inject("Q02", {{"kind", "now"}}, {{"every", 1}});
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+  uint64_t seen = 0;
+  EXPECT_TRUE(Client::eventually([&] { return (seen += queue.interrupts()) == 2; }));
+}
+
+TEST_F(QueueRig, WrongVector) {
+  HostQueue queue(client, 1, 4), other(client, 2, 4, 0x8000000);
+  queue.enable();
+  inject("Q03", {{"kind", "now"}}, {{"vector_offset", 1}});
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+  EXPECT_TRUE(other.interrupted(10s));
+  EXPECT_EQ(queue.interrupts(), 0u);
+}
+
+TEST_F(QueueRig, CompletionTwiceAndNever) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  inject("Q04", {{"kind", "once"}, {"n", 0u}}, {{"every", 1}});
+  uint16_t cid = queue.submit(KZ_OP_NOP);
+  EXPECT_EQ(queue.wait().cid, cid);
+  EXPECT_EQ(queue.wait().cid, cid);
+  client.faults.clear(0);
+  inject("Q05", {{"kind", "once"}, {"n", 0u}}, {{"every", 4}});
+  int completions = 0;
+  for (int i = 0; i < 4; ++i) queue.submit(KZ_OP_NOP);
+  EXPECT_FALSE(Client::eventually([&] { return (completions += queue.poll().has_value()) == 4; }, 100ms));
+  EXPECT_EQ(completions, 3);
+}
+
+TEST_F(QueueRig, FenceOvertaken) {
+  HostQueue queue(client, 1, 4);
+  queue.enable();
+  inject("Q06", {{"kind", "now"}}, {{"delay_us", 200}});
+  uint16_t first = queue.submit(KZ_OP_NOP, false), fence = queue.submit(KZ_OP_FENCE, false);
+  queue.ring();
+  EXPECT_EQ(queue.wait().cid, fence);
+  EXPECT_EQ(queue.wait().cid, first);
+}
+
+TEST_F(QueueRig, WrongStatusAndWrongPhase) {
+  HostQueue queue(client, 1, 1);
+  queue.enable();
+  inject("Q08", {{"kind", "now"}}, {{"status", 5}, {"every", 1}});
+  queue.submit(KZ_OP_NOP);
+  EXPECT_EQ(KZ_CQE_CODE(queue.wait().status), 5u);
+  client.faults.clear(0);
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+  inject("Q09");
+  queue.submit(KZ_OP_NOP);  // the first of the second pass
+  ASSERT_TRUE(Client::eventually([&] { return q(1, KZ_Q_CQ_TAIL) == 3; }));
+  EXPECT_FALSE(queue.poll().has_value());
+}
+
+TEST_F(QueueRig, MissedDoorbellComesBackWithTheNext) {
+  HostQueue queue(client, 1, 6);
+  queue.enable();
+  inject("Q10", {{"kind", "now"}}, {{"every", 1}});
+  auto missed = [&](uint64_t n) {
+    return Client::eventually([&] { return client.faults.list()[0]["strikes"] == n; });
+  };
+  queue.ring();
+  ASSERT_TRUE(missed(1));  // now the worker sleeps for sure
+  queue.submit(KZ_OP_NOP);
+  ASSERT_TRUE(missed(2));
+  EXPECT_EQ(q(1, KZ_Q_SQ_HEAD), 0u);
+  EXPECT_FALSE(queue.poll().has_value());
+  client.faults.clear(0);
+  queue.ring();
+  queue.wait();
+}
+
+TEST_F(QueueRig, HangingQueueIsFreedByAReset) {
+  HostQueue queue(client, 1, 5);
+  queue.enable();
+  inject("Q07", {{"kind", "now"}}, {{"every", 4}});
+  for (int i = 0; i < 8; ++i) queue.submit(KZ_OP_NOP);
+  int completions = 0;
+  EXPECT_FALSE(Client::eventually([&] { return (completions += queue.poll().has_value()) == 8; }, 100ms));
+  EXPECT_LT(completions, 4);
+  client.faults.clear(0);
+  client.reg(KZ_REG_QUEUE(1) + KZ_Q_CTRL, KZ_QCTRL_RESET);
+  queue.restart();
+  queue.enable();
+  queue.submit(KZ_OP_NOP);
+  queue.wait();
+}
+
+TEST_F(QueueRig, CompletionInAnotherQueue) {
+  HostQueue queue(client, 1, 4), other(client, 2, 4, 0x8000000);
+  queue.enable();
+  other.enable();
+  inject("Q12", {{"kind", "once"}, {"n", 0u}}, {{"queue_offset", 1}});
+  queue.submit(KZ_OP_NOP);
+  EXPECT_EQ(other.wait().queue, 1u);
+  EXPECT_FALSE(queue.poll().has_value());
+}
+
+TEST_F(QueueRig, OverflowUnreportedWithTheFault) {
+  HostQueue queue(client, 1, 2);
+  queue.enable();
+  inject("Q16");
+  for (int i = 0; i < 5; ++i) queue.submit(KZ_OP_NOP, false);
+  queue.ring();
+  EXPECT_TRUE(Client::eventually([&] { return q(1, KZ_Q_SQ_HEAD) == 5; }));
+  EXPECT_EQ(queue.state(), uint32_t{KZ_QSTATE_RUN});
+}
+
+TEST_F(QueueRig, OneQueueStarves) {
+  HostQueue slow(client, 1, 4), fast(client, 2, 4, 0x8000000);
+  slow.enable();
+  fast.enable();
+  inject("Q11", {{"kind", "now"}}, {{"queue_mod", 2}});
+  auto time = [](HostQueue& q) {
+    auto start = Clock::now();
+    q.submit(KZ_OP_NOP);
+    q.wait();
+    return Clock::now() - start;
+  };
+  EXPECT_GE(time(slow), 20ms);
+  EXPECT_LT(time(fast), 20ms);
+}
+
+}  // namespace
+}  // namespace kz::softtpu
