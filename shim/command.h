@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -77,7 +78,7 @@ enum class Status : uint16_t {
   lost = 0x7000,  // not from the device: the queue was reset or the device lost before it completed
 };
 std::string_view to_string(Status s);
-std::string_view name_of(const Work& work);  // "COPY", "MATMUL", ...
+std::string name_of(const Work& work);  // "COPY", "MATMUL", ... "opcode 0x7f": an unknown raw one
 
 using Ticket = uint64_t;  // per queue, counts submissions from 1
 

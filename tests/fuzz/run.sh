@@ -25,7 +25,7 @@ for f in "$bin"/fuzz-*; do
   found=$((found + 1))
   # A regression that fails must fail at once, before any new input.
   "$f" -runs=0 "$here/corpus/$name" >"$bin/$name.log" 2>&1 || { echo "fuzz $name: corpus fails, see $bin/$name.log"; failed=$((failed + 1)); continue; }
-  "$f" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$bin/$name-" \
+  "$f" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$bin/$name-" \
     "$bin/corpus-$name" "$here/corpus/$name" >"$bin/$name.log" 2>&1 &
   running="$running $!:$name"
   set -- $running

@@ -141,15 +141,11 @@ std::optional<uint32_t> fatal_code(Device& device) {
 
 void report_stall(Device& device, const Stall& stall) {
   const auto fatal = fatal_code(device);
-  nlohmann::json detail = {{"command", stall.command},
-                           {"budget_ms", stall.budget.count()},
-                           {"others", others_state(device)},
-                           {"heartbeat", heartbeat_state(device)},
-                           {"after", stall.after},
-                           {"again_after_ring", stall.again_after_ring},
-                           {"same_queue", stall.same_queue},
-                           {"written", stall.written},
-                           {"queue", stall.queue}};
+  nlohmann::json detail = {{"command", stall.command},       {"budget_ms", stall.budget.count()},
+                           {"others", others_state(device)}, {"heartbeat", heartbeat_state(device)},
+                           {"after", stall.after},           {"again_after_ring", stall.again_after_ring},
+                           {"same_queue", stall.same_queue}, {"written", stall.written},
+                           {"counted", stall.counted},       {"queue", stall.queue}};
   if (stall.fetched_known) detail["fetched"] = stall.fetched;
   if (fatal) detail["fatal"] = *fatal;
   evidence(ev::no_completion, detail);
@@ -172,12 +168,15 @@ bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budge
   bool back = false;
   std::optional<uint32_t> reason;
   for (Deadline deadline(budget); !back && !deadline.passed(); std::this_thread::yield()) {
+    // What a device says as soon as it answers is the cause; a reset may take it along.
+    if (!reason) reason = fatal_code(device);
     try {
       device.recover(deadline);
       back = true;
-      if (device.capabilities().has(Cap::telemetry)) reason = device.telemetry().reset_reason;
+      if (!reason && device.capabilities().has(Cap::telemetry)) reason = device.telemetry().reset_reason;
     } catch (const Error& e) {
-      if (e.code() != Errc::gone) break;  // a link that is down comes back; anything else will not by waiting
+      // A link that is down comes back, and so does one that went down during the reset.
+      if (e.code() != Errc::gone && e.code() != Errc::timeout) break;
     }
   }
   detail["back"] = back;

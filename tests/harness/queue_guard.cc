@@ -14,49 +14,6 @@
 namespace kz::test {
 namespace {
 
-std::string opcode_name(uint8_t opcode) {
-  switch (opcode) {
-    case KZ_OP_NOP:
-      return "NOP";
-    case KZ_OP_COPY:
-      return "COPY";
-    case KZ_OP_FILL:
-      return "FILL";
-    case KZ_OP_CRC32C:
-      return "CRC32C";
-    case KZ_OP_MARCH:
-      return "MARCH";
-    case KZ_OP_MATMUL:
-      return "MATMUL";
-    case KZ_OP_VECTOR:
-      return "VECTOR";
-    case KZ_OP_FENCE:
-      return "FENCE";
-    case KZ_OP_TIMESTAMP:
-      return "TIMESTAMP";
-    case KZ_OP_ABORT:
-      return "ABORT";
-    case KZ_OP_CTX_CREATE:
-      return "CTX_CREATE";
-    case KZ_OP_CTX_DESTROY:
-      return "CTX_DESTROY";
-    case KZ_OP_HBM_ALLOC:
-      return "HBM_ALLOC";
-    case KZ_OP_HBM_FREE:
-      return "HBM_FREE";
-    case KZ_OP_HBM_QUERY:
-      return "HBM_QUERY";
-    case KZ_OP_HBM_STAT:
-      return "HBM_STAT";
-    case KZ_OP_FW_UPDATE:
-      return "FW_UPDATE";
-    case KZ_OP_ECC_INJECT:
-      return "ECC_INJECT";
-    default:
-      return fmt::format("opcode {:#04x}", opcode);
-  }
-}
-
 // What kind of input this is, for Stall::after.
 std::string kind_of(const Work& work) {
   if (std::holds_alternative<cmd::Raw>(work)) return "malformed";
@@ -74,11 +31,6 @@ std::string kind_of(const Work& work) {
 }
 
 }  // namespace
-
-std::string command_name(const Work& work) {
-  if (const auto* raw = std::get_if<cmd::Raw>(&work)) return opcode_name(raw->bytes.opcode);
-  return std::string(name_of(work));
-}
 
 QueueGuard::QueueGuard(Device& device, std::unique_ptr<Queue> inner, bool judged)
     : device_(device),
@@ -104,7 +56,7 @@ Ticket QueueGuard::submit(const Command& command, bool hold) {
   const Ticket ticket = inner_->submit(command, hold);
   std::string kind = kind_of(command.work);
   if (kind != "valid") last_kind_ = kind;
-  pending_[ticket] = {command_name(command.work), std::move(kind)};
+  pending_[ticket] = {name_of(command.work), std::move(kind)};
   return ticket;
 }
 
@@ -173,10 +125,24 @@ bool QueueGuard::collect_until(Ticket ticket, std::chrono::nanoseconds budget) {
   return false;
 }
 
+// How many commands the device says it has done, while no other queue of ours works: else it says nothing of
+// ours.
+std::optional<uint64_t> QueueGuard::done_alone() {
+  if (!device_.capabilities().has(Cap::telemetry)) return std::nullopt;
+  bool alone = true;
+  Session::get().each_queue([&](QueueGuard& other) {
+    if (&other != this && (other.thread_ != thread_ || other.outstanding() > 0)) alone = false;
+  });
+  return alone ? device_.telemetry().commands : std::nullopt;
+}
+
 void QueueGuard::try_nop_behind(Stall& stall) {
   if (inner_->outstanding() >= inner_->depth()) return;
+  const auto before = done_alone();
   const Ticket nop = inner_->submit({cmd::Nop{}});
   stall.same_queue = collect_until(nop, 300ms) ? "complete" : "stuck";
+  const auto after = done_alone();
+  if (before && after) stall.counted = *after != *before ? "yes" : "no";
 }
 
 Stall QueueGuard::stalled(std::chrono::nanoseconds budget) {
@@ -253,9 +219,9 @@ Completion run_one(QueueGuard& queue, const Command& command, std::chrono::nanos
 Completion run_good(QueueGuard& queue, const Command& command, std::chrono::nanoseconds budget) {
   const Completion done = run_one(queue, command, budget);
   if (done.status != Status::ok) {
-    const std::string text = report_status(command_name(command.work), Status::ok, done.status);
+    const std::string text = report_status(name_of(command.work), Status::ok, done.status);
     throw Error({.code = Errc::status,
-                 .operation = command_name(command.work),
+                 .operation = name_of(command.work),
                  .target = fmt::format("queue {}", queue.id()),
                  .detail = text});
   }
@@ -266,7 +232,7 @@ Completion expect_status(QueueGuard& queue, const Command& command, Status want,
   const Completion done = run_one(queue, command);
   if (done.status != want)
     ADD_FAILURE() << what << ": "
-                  << report_status(command_name(command.work) + " (" + what + ")", want, done.status);
+                  << report_status(name_of(command.work) + " (" + what + ")", want, done.status);
   return done;
 }
 

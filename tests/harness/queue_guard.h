@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,8 @@ struct Stall {
   bool again_after_ring = false;       // a second doorbell brought it
   std::string same_queue = "unknown";  // whether a NOP behind it completes: "complete" | "stuck" | "unknown"
   std::string written = "unknown";     // whether the device counts a completion that nobody saw: "yes" | "no"
+  std::string counted =
+      "unknown";  // whether the device counts a NOP as done that nobody saw end: "yes" | "no"
   uint16_t queue = 0;
 };
 
@@ -59,6 +62,7 @@ class QueueGuard final : public Queue {
   void give_up_on_interrupts();
   std::vector<Completion> note(std::vector<Completion> done);
   void ask_registers(Stall& stall, Ticket ticket);
+  std::optional<uint64_t> done_alone();
   void try_nop_behind(Stall& stall);
   bool collect_until(Ticket ticket, std::chrono::nanoseconds budget);
 
@@ -96,6 +100,5 @@ Completion run_good(QueueGuard& queue, const Command& command,
 // Runs one command and checks its status; another one fails the test (non-fatally) with ev::status_wrong.
 Completion expect_status(QueueGuard& queue, const Command& command, Status want, const std::string& what);
 // The name of a command for messages: "COPY", and for raw ones their opcode's name or number.
-std::string command_name(const Work& work);
 
 }  // namespace kz::test

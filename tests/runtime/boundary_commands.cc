@@ -83,7 +83,7 @@ class Bench {
   void refused(const kz_cmd& command, std::initializer_list<Status> wants, const std::string& what) {
     const Completion done = run_one(*queue_, {cmd::Raw{command}}, 3s);
     if (std::find(wants.begin(), wants.end(), done.status) == wants.end()) {
-      const std::string name = command_name(cmd::Raw{command}) + " with " + what;
+      const std::string name = name_of(cmd::Raw{command}) + " with " + what;
       if (*wants.begin() == Status::dma_fault && done.status == Status::ok)
         evidence(ev::dma_illegal,
                  {{"how", "unmapped"}, {"status", "OK"}, {"touched", false}, {"command", name}});
@@ -221,7 +221,7 @@ KZ_TEST(boundary, zero_size,
   auto refused = [&](const Command& command, std::initializer_list<Status> wants) {
     const Completion done = run_one(b.queue(), command, 3s);
     if (std::find(wants.begin(), wants.end(), done.status) == wants.end())
-      ADD_FAILURE() << report_status(command_name(command.work) + " of no length", *wants.begin(),
+      ADD_FAILURE() << report_status(name_of(command.work) + " of no length", *wants.begin(),
                                      done.status);
     run_good(b.queue(), {cmd::Nop{}});
   };

@@ -205,7 +205,7 @@ KZ_TEST(context, privileges,
     if (opcode == KZ_OP_HBM_QUERY) raw.u.alloc.addr = block->addr().value;
     const Completion done = run_one(*user.queue, {cmd::Raw{raw}});
     if (done.status == Status::denied) continue;
-    const std::string name = command_name(cmd::Raw{raw});
+    const std::string name = name_of(cmd::Raw{raw});
     if (done.status == Status::ok) evidence(ev::isolation, {{"how", "privileged"}, {"command", name}});
     ADD_FAILURE() << report_status(name + " from an ordinary context", Status::denied, done.status);
   }

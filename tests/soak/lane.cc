@@ -12,7 +12,7 @@ namespace kz::test {
 
 void Lane::submit(const Command& command) {
   queue_->submit(command, true);
-  commands_.push_back(command_name(command.work));
+  commands_.push_back(name_of(command.work));
   ++count_.sent;
 }
 

@@ -63,7 +63,8 @@ inline constexpr std::string_view status_wrong = "queue.status";
 // "heartbeat": "alive" | "stopped" | "unknown"; "after": what was sent ("malformed" | "zero_size" | "valid");
 // "fetched": bool (SQ_HEAD moved past it); "again_after_ring": bool (ringing again brought it); "same_queue":
 // "complete" | "stuck" | "unknown" (a NOP behind it); "written": "yes" | "no" | "unknown" (the device counts
-// a completion that nobody saw); "fatal": KZ_RR_* where the status register says that the firmware gave up
+// a completion that nobody saw); "counted": "yes" | "no" | "unknown" (its telemetry counts that NOP as done);
+// "fatal": KZ_RR_* where the status register says that the firmware gave up
 inline constexpr std::string_view no_completion = "queue.no_completion";
 // A count of struct QueueAudit that must be 0 is not. "field"; "count"; "queue"
 inline constexpr std::string_view audit = "queue.audit";

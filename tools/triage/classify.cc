@@ -182,8 +182,10 @@ constexpr Rule rules[] = {
     {{"silence.completion", "the device took the command and went on, but its completion never showed",
       C::queue_protocol, high},
      [](const Fact& f) {
-       return silent(f) && !f.says("others", "stuck") &&
-              (f.says("same_queue", "complete") || f.says("written", "yes"));
+       if (!silent(f)) return false;
+       if (f.says("same_queue", "stuck") && f.says("counted", "yes"))
+         return true;  // done, and told elsewhere
+       return !f.says("others", "stuck") && (f.says("same_queue", "complete") || f.says("written", "yes"));
      }},
     {{"silence.engine", "a queue or the whole device stands still", C::firmware_hang, medium},
      [](const Fact& f) { return silent(f); }},

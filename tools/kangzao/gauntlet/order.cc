@@ -11,7 +11,7 @@ namespace {
 constexpr std::array<std::string_view, 6> late = {"hbm.march_hot", "matmul.hot",    "queue.latency",
                                                   "queue.batches", "dma.bandwidth", "soak.*"};
 
-constexpr std::array<std::string_view, 23> table = {
+constexpr std::array<std::string_view, 24> table = {
     "identify.*",         // is it alive, and what does it say of itself
     "pcie.*",             // configuration space
     "hbm.address_lines",  // the memory, next to it: no DMA, no compute
@@ -28,6 +28,7 @@ constexpr std::array<std::string_view, 23> table = {
     "hbm.word_backgrounds",
     "hbm.retention",
     "hbm.row_hammer",
+    "hbm.alloc.pages_not_shared",  // whose word is it that went bad
     "hbm.ecc.*",
     "hbm.hammer_reads",
     "matmul.*",  // computing with it
