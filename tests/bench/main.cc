@@ -22,6 +22,15 @@ Device& device() { return *slot(); }
 
 namespace {
 
+// Whether a benchmark did not run: the field's name depends on the library's version (1.8).
+template <typename Run>
+bool failed(const Run& run) {
+  if constexpr (requires { run.error_occurred; })
+    return run.error_occurred;
+  else
+    return static_cast<bool>(run.skipped);
+}
+
 // Keeps the fastest repetition of each benchmark: the one least disturbed by the machine.
 class BestOf : public benchmark::ConsoleReporter {
  public:
@@ -33,7 +42,7 @@ class BestOf : public benchmark::ConsoleReporter {
   void ReportRuns(const std::vector<Run>& runs) override {
     ConsoleReporter::ReportRuns(runs);
     for (const Run& run : runs) {
-      if (run.run_type != Run::RT_Iteration || run.error_occurred) continue;
+      if (run.run_type != Run::RT_Iteration || failed(run)) continue;
       Best& best =
           best_[run.run_name.function_name + (run.run_name.args.empty() ? "" : "/" + run.run_name.args)];
       double seconds = run.real_accumulated_time / static_cast<double>(run.iterations);

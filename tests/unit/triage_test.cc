@@ -61,6 +61,8 @@ std::vector<Case> cases() {
       {"a power cap explains slowness",
        C::power,
        {slow, fact(ev::limits, {{"what", "throttled"}, {"reasons", 2}})}},
+      {"a narrow link explains slowness", C::link_signal, {slow, fact(ev::link, {{"what", "narrow"}})}},
+      {"errors of the link", C::link_signal, {fact(ev::aer, {{"severity", "correctable"}, {"count", 3}})}},
       {"slowness alone", C::performance_regression, {slow}},
       {"a stopped fan", C::thermal, {fact(ev::limits, {{"what", "fan_stopped"}})}},
       {"over the cap", C::power, {fact(ev::limits, {{"what", "over_cap"}})}},

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "shim/base/console.h"
 #include "shim/base/error.h"
 #include "shim/base/units.h"
 #include "tools/kangzao/commands.h"
 #include "tools/kangzao/gauntlet/gauntlet.h"
 #include "tools/kangzao/gauntlet/order.h"
+#include "tools/kangzao/numbers.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
 
@@ -36,10 +39,11 @@ int gauntlet_command(Args& a) {
                  .remedy = "leave --lab out: rows of the software TPU need none"});
   parse_bytes(a.options.hbm);
   if (a.list) return list_plan(a);
+  if (!a.output.empty() && access(a.output.c_str(), F_OK) == 0)  // said now, not after an hour
+    throw Error({Errc::io, "create", a.output, "it is there already", "name a file that is not", 0});
   become_subreaper();
   catch_signals();
-  auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
-  gauntlet::Gauntlet gauntlet(a.options, say);
+  gauntlet::Gauntlet gauntlet(a.options, [](const std::string& line) { say(line + "\n"); });
   auto result = gauntlet.run([] { return told_to_stop(); });
   std::string text = a.json ? gauntlet::to_json(result).dump(2) + "\n" : gauntlet::to_terminal(result);
   write_output(text, a.output);
@@ -51,11 +55,12 @@ void add_options(CLI::App& sub, Args& a) {
   sub.add_option("--rows", o.rows, "rows of the catalogue: M01,D*")->delimiter(',');
   sub.add_option("--clean", o.clean, "runs on a sound device, which must stay silent")->capture_default_str();
   sub.add_flag("--full", o.full, "run all tests on each row, not only until one catches it");
-  sub.add_option("--vary", o.vary, "draw each fault's parameters from their ranges, with this seed");
+  sub.add_option("--vary", o.vary, "draw each fault's parameters from their ranges, with this seed")
+      ->check(whole_number());
   sub.add_option("--filter", o.tests, "only tests with these ids (* and ?)")->allow_extra_args(false);
   sub.add_option("--profile", o.profile, "profile whose tests are measured")->capture_default_str();
   sub.add_option("--hbm", o.hbm, "memory of the device; rows that need more get it")->capture_default_str();
-  sub.add_option("--seed", o.seed, "seed of the tests")->check(CLI::NonNegativeNumber)->capture_default_str();
+  sub.add_option("--seed", o.seed, "seed of the tests")->check(whole_number())->capture_default_str();
   sub.add_flag("--resume", o.resume, "take finished rows of the same build and options from the state file");
   sub.add_option("--state", o.state, "where finished rows are kept")->capture_default_str();
   sub.add_option("--keep", o.keep, "keep the journals of all runs in this folder");

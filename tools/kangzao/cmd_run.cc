@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tools/kangzao/commands.h"
+#include "tools/kangzao/numbers.h"
 #include "tools/kangzao/run_output.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
@@ -84,7 +85,7 @@ void add_run(CLI::App& app, int& exit_status) {
   sub->add_flag("--stop-on-fail", a->options.stop_on_fail,
                 "run nothing more after the first test that is not clean");
   sub->add_option("--seed", a->seed, "seed of every random choice (default: a new one, printed)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number());
   sub->add_option("--retries", a->options.retries,
                   "how often a failed test is tried again to tell hard from intermittent")
       ->check(CLI::Range(0, 1000))

@@ -2,8 +2,7 @@
 // kangzao: the command line. Each command is in its own file.
 #include <fmt/format.h>
 
-#include <cstdio>
-
+#include "shim/base/console.h"
 #include "shim/base/error.h"
 #include "tools/journal/writer.h"
 #include "tools/kangzao/commands.h"
@@ -25,6 +24,8 @@ int exit_of(kz::Errc code) {
   }
 }
 
+void complain(const std::exception& e) { kz::say(fmt::format("kangzao: {}\n", e.what())); }
+
 int guarded(int argc, char** argv) {
   CLI::App app{"Proves or disproves that a PCIe AI accelerator, its firmware and its driver hold up."};
   app.set_version_flag("--version", std::string("kangzao ") + kz::version);
@@ -41,7 +42,7 @@ int guarded(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    fmt::print(stderr, "kangzao: {}\n", e.what());
+    complain(e);
     return usage;
   }
   return status;
@@ -50,13 +51,14 @@ int guarded(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kz::occupy_standard_fds();
   try {
     return guarded(argc, argv);
   } catch (const kz::Error& e) {
-    fmt::print(stderr, "kangzao: {}\n", e.what());
+    complain(e);
     return exit_of(e.code());
   } catch (const std::exception& e) {  // JournalError and what the host throws at us
-    fmt::print(stderr, "kangzao: {}\n", e.what());
+    complain(e);
     return host_trouble;
   }
 }

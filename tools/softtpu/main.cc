@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "shim/base/console.h"
 #include "shim/base/error.h"
 #include "shim/base/units.h"
 #include "tools/softtpu/compute.h"
@@ -107,7 +108,9 @@ Fd handle_signals() {
   stop_event = event.get();
   struct sigaction stop {};
   stop.sa_handler = on_stop;
-  for (int s : {SIGTERM, SIGINT, SIGHUP}) ::sigaction(s, &stop, nullptr);
+  struct sigaction before {};
+  for (int s : {SIGTERM, SIGINT, SIGHUP})  // nohup and shells ask for some to be ignored
+    if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(s, &stop, nullptr);
   struct sigaction bus {};
   bus.sa_sigaction = on_bus_error;
   bus.sa_flags = SA_SIGINFO;
@@ -174,10 +177,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const Error& e) {
-    fmt::print(stderr, "softtpu: {}\n", e.what());
+    say(fmt::format("softtpu: {}\n", e.what()));
     return exit_code(e.code());
   } catch (const std::exception& e) {
-    fmt::print(stderr, "softtpu: {}\n", e.what());
+    say(fmt::format("softtpu: {}\n", e.what()));
     return 4;
   }
 }
@@ -185,4 +188,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace kz::softtpu
 
-int main(int argc, char** argv) { return kz::softtpu::run(argc, argv); }
+int main(int argc, char** argv) {
+  kz::occupy_standard_fds();
+  return kz::softtpu::run(argc, argv);
+}

@@ -78,6 +78,10 @@ Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string
     : options_(std::move(options)), say_(std::move(say)), tests_(choose_tests(options_)) {
   build_ = build_fingerprint(program_directory());
   key_ = state_key(options_, build_, tests_);
+  if (options_.resume) load_state();
+}
+
+void Gauntlet::make_base() {
   bool keep = !options_.keep.empty();
   std::string pattern = (fs::temp_directory_path() / "kz-gauntlet-XXXXXX").string();
   if (keep)
@@ -86,19 +90,22 @@ Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string
     throw_errno("create folder", pattern);
   else
     base_ = pattern;
-  if (options_.resume) load_state();
 }
 
-std::string Gauntlet::fresh_directory(const std::string& name) {
-  return fmt::format("{}/{:03}-{}", base_, ++runs_, name);
+// Tests are told their run's folder, so its name must not say what is planted.
+std::string Gauntlet::fresh_directory() { return fmt::format("{}/{:03}", base_, ++runs_); }
+
+void Gauntlet::name_directory(const std::string& directory, const std::string& name) {
+  std::error_code ec;
+  fs::rename(directory, directory + "-" + name, ec);  // where it cannot be, the number must do
 }
 
 void Gauntlet::load_state() {
   std::ifstream in(options_.state);
   for (std::string line; std::getline(in, line);) {
     json j = json::parse(line, nullptr, false);
-    if (!j.is_object() || j.value("key", "") != key_) continue;
     try {
+      if (!j.is_object() || j.value("key", "") != key_) continue;
       if (j.contains("row")) done_rows_[j["row"].at("id")] = row_from_json(j["row"]);
       if (j.contains("clean")) done_clean_.push_back(clean_from_json(j["clean"]));
       if (j.contains("ignored")) ignored_.insert(j["ignored"].get<std::string>());
@@ -128,8 +135,10 @@ bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, 
                .tests = {test},
                .profile = options_.profile,
                .seed = options_.seed,
-               .directory = fresh_directory("sound")};
-  auto result = run_once(spec);
+               .directory = fresh_directory()};
+  auto result = run_once(spec, stop_);
+  name_directory(spec.directory, "sound");
+  if (stop_()) return false;
   auto said = judge(*result.journal);
   bool clean = said.alarms.empty() && said.passed == 1;
   confirmed_[key] = clean;
@@ -147,14 +156,16 @@ RowResult Gauntlet::run_row(const Planting& planting) {
     for (const auto& t : tests_)
       if (!ignored_.contains(t)) tests.push_back(t);
     RunSpec spec{.device = planting.device,
-                 .fault = planting.fault.dump(),
+                 .fault = planting.fault,
                  .tests = tests,
                  .profile = options_.profile,
                  .seed = options_.seed,
                  .stop_on_fail = !options_.full,
-                 .directory = fresh_directory(row.id)};
+                 .directory = fresh_directory()};
     auto start = Clock::now();
-    RunResult result = run_once(spec);
+    RunResult result = run_once(spec, stop_);
+    name_directory(spec.directory, row.id);
+    if (stop_()) return row;
     row.unplantable = result.unplantable;
     if (!row.unplantable.empty()) return row;
     Judgement said = judge(*result.journal, ignored_);
@@ -187,8 +198,10 @@ CleanRun Gauntlet::run_clean(unsigned n) {
                .profile = options_.profile,
                .seed = options_.seed + n,
                .stop_on_fail = false,
-               .directory = fresh_directory("clean")};
-  RunResult run = run_once(spec);
+               .directory = fresh_directory()};
+  RunResult run = run_once(spec, stop_);
+  name_directory(spec.directory, "clean");
+  if (stop_()) return {};
   auto said = judge(*run.journal);
   CleanRun clean{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
                  .passed = said.passed,
@@ -196,19 +209,33 @@ CleanRun Gauntlet::run_clean(unsigned n) {
   for (const Alarm& a : said.alarms) clean.alarms.push_back(describe(a));
   for (const auto& b : said.blocked) clean.alarms.push_back("blocked: " + b);
   if (!run.broken_off.empty()) clean.alarms.push_back(run.broken_off);
+  // Silence proves something only where the tests ran.
+  else if (run.exit_status != 0 && clean.alarms.empty())
+    clean.alarms.push_back(
+        fmt::format("the run ended with exit status {}, {} tests passed", run.exit_status, said.passed));
   return clean;
 }
 
+Gauntlet::~Gauntlet() {
+  std::error_code ec;
+  if (options_.keep.empty()) fs::remove_all(base_, ec);
+}
+
 GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
+  stop_ = stop;
+  auto rows = select_rows(options_.rows);
+  make_base();
   GauntletResult result{.build = build_, .vary = options_.vary};
-  for (softtpu::Row r : select_rows(options_.rows)) {
+  for (softtpu::Row r : rows) {
     if (stop()) break;
     Planting planting = plan_row(r, options_.vary, options_.hbm);
     if (auto it = done_rows_.find(planting.id); it != done_rows_.end()) {
       result.rows.push_back(it->second);
       continue;
     }
-    result.rows.push_back(run_row(planting));
+    RowResult row = run_row(planting);
+    if (stop()) break;  // broken off: it says nothing
+    result.rows.push_back(std::move(row));
     store({{"row", to_json(result.rows.back())}});
     say_(row_line(result.rows.back()));
   }
@@ -216,15 +243,15 @@ GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
   if (result.clean.size() > options_.clean) result.clean.resize(options_.clean);
   while (result.clean.size() < options_.clean && !stop()) {
     auto n = static_cast<unsigned>(result.clean.size());
-    result.clean.push_back(run_clean(n));
+    CleanRun run = run_clean(n);
+    if (stop()) break;
+    result.clean.push_back(std::move(run));
     store({{"clean", to_json(result.clean.back())}});
     const CleanRun& c = result.clean.back();
     say_(fmt::format("clean run {}: {} passed, {} alarms, {:.1f} s", n + 1, c.passed, c.alarms.size(),
                      c.seconds));
   }
   result.ignored.assign(ignored_.begin(), ignored_.end());
-  std::error_code ignored_error;
-  if (options_.keep.empty()) fs::remove_all(base_, ignored_error);
   return result;
 }
 

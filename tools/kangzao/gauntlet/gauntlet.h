@@ -29,7 +29,9 @@ class Gauntlet {
  public:
   // `say`: one line of progress. Throws Error(usage) for globs that name nothing.
   Gauntlet(GauntletOptions options, std::function<void(const std::string&)> say);
-  // Rows, then clean runs. `stop` is asked between runs; what is done by then is returned.
+  ~Gauntlet();
+  Gauntlet(const Gauntlet&) = delete;
+  // Rows, then clean runs. `stop` is asked all the time; what is whole by then is returned.
   GauntletResult run(const std::function<bool()>& stop);
 
  private:
@@ -37,12 +39,15 @@ class Gauntlet {
   CleanRun run_clean(unsigned n);
   // Is the test clean on a sound device of this kind, alone? Asked once a kind.
   bool clean_alone(const std::string& test, const std::map<std::string, std::string>& device);
-  std::string fresh_directory(const std::string& name);
+  std::string fresh_directory();
+  static void name_directory(const std::string& directory, const std::string& name);
+  void make_base();
   void load_state();
   void store(const nlohmann::json& record);
 
   GauntletOptions options_;
   std::function<void(const std::string&)> say_;
+  std::function<bool()> stop_;
   std::vector<std::string> tests_;
   std::string build_, key_, base_;
   std::map<std::string, bool> confirmed_;

@@ -22,9 +22,9 @@ constexpr std::array<std::string_view, 24> table = {
     "dma.visible_at_completion",
     "dma.nothing_after_completion",
     "dma.*",
-    "hbm.through_dma",
     "queue.*",  // order and interrupts, which are seen through moved data
     "hbm.march_sl",
+    "hbm.through_dma",
     "hbm.word_backgrounds",
     "hbm.retention",
     "hbm.row_hammer",

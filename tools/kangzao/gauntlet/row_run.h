@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@ namespace kz::gauntlet {
 
 struct RunSpec {
   std::map<std::string, std::string> device;  // options of softtpu:
-  std::string fault;                          // JSON for --fault, empty: a sound device
+  nlohmann::json fault;                       // as for softtpu --fault; null: a sound device
   std::vector<std::string> tests;             // ids, in order
   std::string profile = "quick";
   uint64_t seed = 1;
@@ -30,7 +31,8 @@ struct RunResult {
 };
 
 // Starts `softtpu` with the fault and `kangzao run --device vfio-user:SOCKET` as processes of their own.
-// Throws Error where the host fails.
-RunResult run_once(const RunSpec& spec);
+// Throws Error where the host fails. `stop`: whether to break off; there is no
+// journal then.
+RunResult run_once(const RunSpec& spec, const std::function<bool()>& stop);
 
 }  // namespace kz::gauntlet

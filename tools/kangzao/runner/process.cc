@@ -29,6 +29,7 @@ std::vector<std::string> merged_environment(const Environment& extra) {
   std::vector<std::string> out;
   for (char** e = environ; *e != nullptr; ++e) {
     std::string_view entry(*e);
+    if (entry.starts_with("GTEST_")) continue;  // what our caller asks of its own tests
     if (!extra.contains(std::string(entry.substr(0, entry.find('='))))) out.emplace_back(entry);
   }
   for (auto& [name, value] : extra) out.push_back(name + "=" + value);

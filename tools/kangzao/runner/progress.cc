@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 
+#include "shim/base/console.h"
 #include "tools/report/terminal.h"
 
 namespace kz {
@@ -24,7 +24,7 @@ Progress::Progress(size_t total, bool quiet)
       colour_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
 
 void Progress::clear_line() {
-  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+  if (terminal_) say("\r\x1b[K");
 }
 
 void Progress::begin(const std::string& id) {
@@ -40,8 +40,7 @@ void Progress::tick() {
     left = fmt::format(", about {} left", clock_text(elapsed / static_cast<double>(done_) *
                                                      static_cast<double>(total_ - done_)));
   clear_line();
-  fmt::print(stderr, "[{}/{}] {}  ({}{})", done_ + 1, total_, current_, clock_text(elapsed), left);
-  std::fflush(stderr);
+  say(fmt::format("[{}/{}] {}  ({}{})", done_ + 1, total_, current_, clock_text(elapsed), left));
 }
 
 void Progress::end(const std::string& id, Verdict v, double seconds, const std::string& reason) {
@@ -51,16 +50,14 @@ void Progress::end(const std::string& id, Verdict v, double seconds, const std::
   std::string why = v == Verdict::pass || reason.empty()
                         ? ""
                         : "  " + printable(reason.substr(0, reason.find('\n'))).substr(0, 160);
-  fmt::print(stderr, "{:>3}/{} {} {:<44} {:>7.2f} s{}\n", done_, total_,
-             colourise(v, fmt::format("{:<11}", to_string(v)), colour_), id, seconds, why);
-  std::fflush(stderr);
+  say(fmt::format("{:>3}/{} {} {:<44} {:>7.2f} s{}\n", done_, total_,
+                  colourise(v, fmt::format("{:<11}", to_string(v)), colour_), id, seconds, why));
 }
 
 void Progress::note(const std::string& text) {
   if (quiet_) return;
   clear_line();
-  fmt::print(stderr, "        {}\n", printable(text));
-  std::fflush(stderr);
+  say(fmt::format("        {}\n", printable(text)));
 }
 
 }  // namespace kz

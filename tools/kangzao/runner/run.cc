@@ -51,7 +51,9 @@ bool told_to_stop() { return stop_signal != 0; }
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int s) { stop_signal = s; };  // no SA_RESTART: waits return
-  for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
+  struct sigaction before {};
+  for (int s : {SIGINT, SIGTERM, SIGHUP})  // nohup and shells ask for some to be ignored
+    if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(s, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // a file limit shows as EFBIG
 }
