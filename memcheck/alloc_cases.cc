@@ -51,6 +51,7 @@ void refuse(Device& device, Context& context, uint64_t size, const std::string& 
 KZ_TEST(hbm_alloc, until_full_and_back,
         {.meaning = "HBM can be had to the last page, is refused after that, and all of it comes back",
          .level = 4,
+         .labels = {"destructive"},
          .needs = alloc_caps,
          .limit = 30s}) {
   uint64_t page = caps().limits.hbm_page, base = free_bytes(device());
@@ -58,6 +59,7 @@ KZ_TEST(hbm_alloc, until_full_and_back,
     auto context = device().create_context();
     std::vector<std::unique_ptr<HbmBlock>> blocks;
     uint64_t had = 0;
+    before_danger("allocate all of HBM");
     for (bool full = false; !full;) {
       try {
         blocks.push_back(context->alloc({unit}));
@@ -87,6 +89,7 @@ KZ_TEST(hbm_alloc, until_full_and_back,
 KZ_TEST(hbm_alloc, refuses_at_once,
         {.meaning = "allocations beyond HBM fail at once and leave the context usable",
          .level = 4,
+         .labels = {"destructive"},
          .needs = alloc_caps,
          .limit = 60s}) {
   auto context = device().create_context();
@@ -124,6 +127,7 @@ KZ_TEST(hbm_alloc, sizes_and_alignment,
 KZ_TEST(hbm_alloc, bad_frees_refused,
         {.meaning = "double free, foreign, inner and unknown addresses are refused and free nothing",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::queues, Cap::contexts, Cap::hbm_alloc, Cap::telemetry, Cap::dma},
          .limit = 20s}) {
   uint64_t page = caps().limits.hbm_page;
@@ -133,6 +137,7 @@ KZ_TEST(hbm_alloc, bad_frees_refused,
   EXPECT_EQ(spare->free(), Status::ok);
   uint64_t before = free_when(device(), free_bytes(device()));
   auto refused = [&](Context& context, HbmAddr addr, const std::string& what) {
+    before_danger(what);
     Status got = context.free_raw(addr);
     if (got == Status::hbm_fault || got == Status::bad_field || got == Status::misaligned) return;
     evidence(ev::alloc_wrong, {{"asked", what}, {"expected", "refusal"}, {"got", to_string(got)}});

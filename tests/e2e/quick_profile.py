@@ -43,6 +43,8 @@ def check_formats(binary, run, document):
         errors = list(validator.iter_errors(r))
         assert not errors, f"journal record {r.get('seq')}: {errors[0].message}"
     assert [r["seq"] for r in records] == list(range(len(records)))
+    unlabelled = [r["text"] for r in records if r["type"] == "note" and "is not labelled destructive" in r["text"]]
+    assert not unlabelled, unlabelled
     xsd = pathlib.Path(__file__).with_name("junit.xsd")
     for xml in (pathlib.Path(run, "junit.xml").read_bytes(), common.run([f"{binary}/kangzao", "report", run, "--junit"]).stdout.encode()):
         done = subprocess.run(["xmllint", "--noout", "--schema", str(xsd), "-"], input=xml, capture_output=True)

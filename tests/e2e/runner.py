@@ -41,6 +41,8 @@ class Checks:
         assert set(got) == set(EXPECTED), set(got) ^ set(EXPECTED)
         assert done.returncode == 1, done.returncode
         assert "after the step: write through a null pointer" in got["selftest.segfaults"]["reason"], got["selftest.segfaults"]
+        notes = [r["text"] for r in common.read_journal(out / "journal.jsonl")[0] if r["type"] == "note"]
+        assert any("selftest.segfaults is not labelled destructive" in n for n in notes), notes
         assert "intermittent" in got["selftest.fails_sometimes"]["retries"], got["selftest.fails_sometimes"]
         assert "hard" in got["selftest.fails"]["retries"]
         assert "--filter selftest.fails " in got["selftest.fails"]["rerun"]

@@ -81,9 +81,10 @@ class Bench {
 
   // Sends it; fails with ev::queue.status unless it ends with one of the statuses.
   void refused(const kz_cmd& command, std::initializer_list<Status> wants, const std::string& what) {
+    const std::string name = name_of(cmd::Raw{command}) + " with " + what;
+    before_danger("send " + name);
     const Completion done = run_one(*queue_, {cmd::Raw{command}}, 3s);
     if (std::find(wants.begin(), wants.end(), done.status) == wants.end()) {
-      const std::string name = name_of(cmd::Raw{command}) + " with " + what;
       if (*wants.begin() == Status::dma_fault && done.status == Status::ok)
         evidence(ev::dma_illegal,
                  {{"how", "unmapped"}, {"status", "OK"}, {"touched", false}, {"command", name}});
@@ -120,6 +121,7 @@ constexpr Reserved kReserved[] = {
 KZ_TEST(boundary, reserved_fields,
         {.meaning = "anything in a reserved field, flag or byte of any command is refused as a bad field",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::raw_commands, Cap::hbm_alloc, Cap::dma},
          .limit = 20s}) {
   Bench bench(device());
@@ -153,6 +155,7 @@ KZ_TEST(
     boundary, unknown_values,
     {.meaning = "unknown opcodes, address spaces, types and operations are refused, and the device works on",
      .level = 4,
+     .labels = {"destructive"},
      .needs = {Cap::raw_commands, Cap::hbm_alloc, Cap::dma},
      .limit = 20s}) {
   Bench b(device());
@@ -215,14 +218,16 @@ KZ_TEST(
 KZ_TEST(boundary, zero_size,
         {.meaning = "commands of no length are refused at once",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::queues, Cap::hbm_alloc, Cap::dma}}) {
   Bench b(device());
   const HbmAddr a{b.hbm()}, c{b.hbm(2 * kLen)};
   auto refused = [&](const Command& command, std::initializer_list<Status> wants) {
+    const std::string name = name_of(command.work) + " of no length";
+    before_danger("send " + name);
     const Completion done = run_one(b.queue(), command, 3s);
     if (std::find(wants.begin(), wants.end(), done.status) == wants.end())
-      ADD_FAILURE() << report_status(name_of(command.work) + " of no length", *wants.begin(),
-                                     done.status);
+      ADD_FAILURE() << report_status(name, *wants.begin(), done.status);
     run_good(b.queue(), {cmd::Nop{}});
   };
   refused({cmd::Copy{b.area().place(), at(a), 0}}, {Status::bad_length});
@@ -245,6 +250,7 @@ KZ_TEST(
     {.meaning =
          "too long, misaligned, out of range and overflowing requests end with the status that the ABI names",
      .level = 4,
+     .labels = {"destructive"},
      .needs = {Cap::raw_commands, Cap::hbm_alloc, Cap::dma},
      .limit = 20s}) {
   Bench b(device());
@@ -328,6 +334,7 @@ KZ_TEST(
 KZ_TEST(boundary, scatter_lists,
         {.meaning = "scatter-gather lists that are misaligned, too short or damaged are refused",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::raw_commands, Cap::dma_sg, Cap::hbm_alloc}}) {
   Bench b(device());
   HostArea data(device(), {.size = {kLen}});

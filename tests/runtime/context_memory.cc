@@ -14,6 +14,7 @@ namespace {
 
 // Asks for more than there is; anything but a prompt "no memory" is reported.
 void must_not_fit(Device& device, Context& context, uint64_t size) {
+  before_danger("allocate " + to_string(Bytes{size}) + ", more than is free");
   const auto start = Clock::now();
   std::string got = "ok";
   try {
@@ -80,6 +81,7 @@ KZ_TEST(context, churn,
 KZ_TEST(context, exhaustion,
         {.meaning = "an allocation beyond the free memory is refused at once, and the device works on",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::hbm_alloc, Cap::telemetry},
          .limit = 45s}) {
   const uint64_t page = caps().limits.hbm_page;
@@ -89,6 +91,7 @@ KZ_TEST(context, exhaustion,
   for (uint64_t size : {base + page, 2 * caps().limits.hbm_bytes, uint64_t{1} << 60})
     must_not_fit(device(), *context, size);
   {
+    before_danger("allocate all memory");
     const auto all = take_all_but(device(), *context, 0);
     must_not_fit(device(), *context, page);
     must_not_fit(device(), *context, 1);
@@ -105,6 +108,7 @@ KZ_TEST(context, exhaustion,
 KZ_TEST(context, frees,
         {.meaning = "only whole allocations of one's own can be freed, and only once",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::hbm_alloc, Cap::contexts}}) {
   const uint64_t page = caps().limits.hbm_page;
   auto context = device().create_context();
@@ -112,6 +116,7 @@ KZ_TEST(context, frees,
   auto block = context->alloc({4 * page});
   auto theirs = other->alloc({page});
   auto refused = [&](Context& who, HbmAddr addr, const char* what) {
+    before_danger(std::string("free ") + what);
     const Status got = who.free_raw(addr);
     if (got == Status::hbm_fault) return;
     if (got == Status::ok)
@@ -130,10 +135,12 @@ KZ_TEST(context, many,
         {.meaning =
              "contexts can be made until the device says that there are no more, and all can be given back",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::contexts}}) {
   const auto before = device().telemetry();
   std::vector<std::unique_ptr<Context>> contexts;
   std::string end = "none";
+  before_danger("create contexts until there are no more");
   while (contexts.size() < 512 && end == "none") {
     try {
       contexts.push_back(device().create_context());

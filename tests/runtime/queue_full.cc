@@ -42,12 +42,14 @@ KZ_TEST(queue, overflow,
         {.meaning = "more commands than entries: the queue stops with an overflow error or holds them back, "
                     "and loses none",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::raw_commands, Cap::registers, Cap::reset_queue, Cap::hbm_alloc}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 2, .interrupts = false}, false);
   auto bystander = open_queue(*context);
   auto hbm = context->alloc({kBig});
   constexpr int kExtra = 2;
+  before_danger("put more commands into a queue than it has entries");
   // The first ones are long, so that the ring is still full when the extra ones come.
   for (uint32_t i = 0; i < queue->depth(); ++i) queue->submit({cmd::Fill{at(hbm->addr()), kBig, 3}}, true);
   queue->ring();
@@ -99,6 +101,7 @@ KZ_TEST(queue, unread_completions,
 KZ_TEST(queue, reset_drops,
         {.meaning = "a queue reset ends what is outstanding, accounts for it, and leaves a queue that works",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::reset_queue, Cap::hbm_alloc, Cap::dma}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 4});
@@ -130,6 +133,7 @@ KZ_TEST(queue, bad_setup,
         {.meaning = "a queue enabled with a bad base, size, vector or context goes to its error state and "
                     "harms no other",
          .level = 4,
+         .labels = {"destructive"},
          .needs = {Cap::registers, Cap::queues}}) {
   auto context = device().create_context();
   auto good = open_queue(*context);
@@ -150,6 +154,7 @@ KZ_TEST(queue, bad_setup,
         Setup{"an order beyond the largest", base, 31, victim, 0},
         Setup{"an unknown vector", base, 2, 4095, 0},
         Setup{"an unknown context", base, 2, victim, 0x7ffffff}}) {
+    before_danger(std::string("enable a queue with ") + s.what);
     put(KZ_Q_CTRL, KZ_QCTRL_RESET);
     put(KZ_Q_SQ_LO, s.sq), put(KZ_Q_SQ_HI, s.sq >> 32);
     put(KZ_Q_CQ_LO, base + 4096), put(KZ_Q_CQ_HI, (base + 4096) >> 32);

@@ -143,7 +143,7 @@ class Attempt {
     if (type == "verdict") return take_verdict(record);
     if (!well_formed(record)) return complain("sent something that is no record");
     bool danger = type == "danger";
-    if (danger) out_.last_danger = text_of(record, "step");
+    if (danger) take_danger(record);
     bool fits = ++count_ <= most_records && bytes_ <= most_bytes;
     if (danger || fits) {
       record["id"] = run_.test.id;
@@ -153,6 +153,12 @@ class Attempt {
                        most_records, most_bytes >> 20));
     }
     if (danger && records_) ::send(records_.get(), "ok", 2, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  void take_danger(const json& record) {
+    out_.last_danger = text_of(record, "step");
+    if (run_.test.has_label("destructive") || std::exchange(unlabelled_, true)) return;
+    note(fmt::format("{} is not labelled destructive and announced: {}", run_.test.id, out_.last_danger));
   }
 
   void take_verdict(const json& record) {
@@ -251,7 +257,8 @@ class Attempt {
   Fd records_, printed_, pidfd_;
   pid_t pid_ = -1;
   int status_ = 0;
-  bool ended_ = false, have_verdict_ = false, timed_out_ = false, complained_ = false, flooded_ = false;
+  bool ended_ = false, have_verdict_ = false, timed_out_ = false, complained_ = false, flooded_ = false,
+       unlabelled_ = false;
   Deadline last_tick_{1s};
   size_t count_ = 0, bytes_ = 0, empty_ = 0;
   std::set<pid_t> seen_;
