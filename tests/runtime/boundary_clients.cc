@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +64,11 @@ void tell(int fd, const Report& report) {
   ::_exit(1);
 }
 
+// Without it a client would keep the device after a test that was killed.
+void die_with(pid_t parent) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) ::_exit(1);
+}
+
 // Kills its child at the latest when the test ends.
 class Child {
  public:
@@ -70,9 +76,14 @@ class Child {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make a pipe", "child client");
     Fd read(ends[0]), write(ends[1]);
+    const pid_t parent = ::getpid();
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("fork", "child client");
-    if (pid_ == 0) client(uri, seed, write.get());
+    if (pid_ == 0) {
+      die_with(parent);
+      read.reset();
+      client(uri, seed, write.get());
+    }
     read_ = std::move(read);
   }
   ~Child() { kill(); }
