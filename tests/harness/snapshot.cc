@@ -2,11 +2,15 @@
 #include "tests/harness/snapshot.h"
 
 #include <fmt/format.h>
+#include <linux/pci_regs.h>
 
+#include <bit>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 
+#include "shim/pci/health.h"
+#include "shim/pci/rules.h"
 #include "shim/uapi/kz_telemetry.h"
 #include "tools/journal/evidence.h"
 
@@ -41,6 +45,8 @@ class Judge {
       if (!expected_.hbm) hbm();
       heat();
     }
+    link();
+    aer();
     process();
     return std::move(found_);
   }
@@ -142,6 +148,41 @@ class Judge {
          {"reasons", fresh}});
   }
 
+  void link() {
+    if (!before_.link || !after_.link) return;
+    auto shortfall = judge_link(*after_.link, *before_.link, {}, after_.class_code);
+    if (!shortfall) return;
+    std::string text = fmt::format("the link ran at {} before and at {} after", to_string(*before_.link),
+                                   to_string(*after_.link));
+    if (shortfall->narrow)
+      add(true, text, ev::link,
+          {{"what", "narrow"},
+           {"got", fmt::format("x{}", after_.link->width)},
+           {"max", fmt::format("x{}", before_.link->width)}});
+    if (shortfall->slow)
+      add(false, text, ev::link,
+          {{"what", "slow"},
+           {"got", fmt::format("{:g} GT/s", after_.link->gts)},
+           {"max", fmt::format("{:g} GT/s", before_.link->gts)}});
+  }
+
+  // What the kernel counts it also clears from the registers; where it does not look they tell.
+  void aer() {
+    auto compare = [&](const char* severity, auto total, auto bits) {
+      uint64_t was = (before_.aer_totals.*total).value_or(0), is = (after_.aer_totals.*total).value_or(0);
+      uint64_t fresh = is > was ? is - was : 0;
+      uint32_t set = 0;
+      if (before_.aer_bits && after_.aer_bits) set = (*after_.aer_bits).*bits & ~((*before_.aer_bits).*bits);
+      if (fresh == 0) fresh = static_cast<uint64_t>(std::popcount(set));
+      if (fresh == 0) return;
+      add(severity == std::string_view("fatal"), fmt::format("{} new {} AER error(s)", fresh, severity),
+          ev::aer, {{"severity", severity}, {"count", fresh}, {"status", set}});
+    };
+    compare("correctable", &AerTotals::correctable, &AerBits::correctable);
+    compare("nonfatal", &AerTotals::nonfatal, &AerBits::nonfatal);
+    compare("fatal", &AerTotals::fatal, &AerBits::fatal);
+  }
+
   void process() {
     if (after_.fds > before_.fds)
       add(false, fmt::format("{} file descriptor(s) were left open", after_.fds - before_.fds),
@@ -152,6 +193,11 @@ class Judge {
           {{"what", "locked_left"},
            {"path", "/proc/self/status"},
            {"kib", after_.locked_kib - before_.locked_kib}});
+    if (after_.pinned_kib > before_.pinned_kib)
+      add(false, fmt::format("{} KiB stayed pinned", after_.pinned_kib - before_.pinned_kib), ev::host_access,
+          {{"what", "pinned_left"},
+           {"path", "/proc/self/status"},
+           {"kib", after_.pinned_kib - before_.pinned_kib}});
   }
 
   const Telemetry& b_;
@@ -163,6 +209,40 @@ class Judge {
   const std::string& test_;
   std::vector<Finding> found_;
 };
+
+std::optional<AerBits> read_aer(ConfigSpace& config, const CapabilityWalk& walk) {
+  auto cap = find_capability(walk, PCI_EXT_CAP_ID_ERR, true);
+  if (!cap || cap->offset + PCI_ERR_COR_MASK + 4u > config.size()) return std::nullopt;
+  auto reg = [&](uint32_t offset) { return config.read32(cap->offset + offset); };
+  // As in check_aer_status(): these two come from looking for functions that are not there.
+  uint32_t bad = reg(PCI_ERR_UNCOR_STATUS) & ~reg(PCI_ERR_UNCOR_MASK) & ~uint32_t{PCI_ERR_UNC_UNSUP};
+  uint32_t corrected = reg(PCI_ERR_COR_STATUS) & ~reg(PCI_ERR_COR_MASK) & ~uint32_t{PCI_ERR_COR_ADV_NFAT};
+  uint32_t fatal = reg(PCI_ERR_UNCOR_SEVER);
+  return AerBits{.correctable = corrected, .nonfatal = bad & ~fatal, .fatal = bad & fatal};
+}
+
+void look_at_function(Device& device, Snapshot& s) {
+  const auto& caps = device.capabilities();
+  s.class_code = device.identity().class_code;
+  if (caps.has(Cap::config_read)) {
+    auto& config = device.config();
+    const CapabilityWalk walk = walk_capabilities(config);
+    if (auto link = read_link_registers(config, walk)) s.link = link->now;
+    s.aer_bits = read_aer(config, walk);
+  }
+  if (!caps.has(Cap::sysfs) || !device.identity().bdf) return;
+  const PciInfo info = read_pci_info(*device.identity().bdf, {}, false);
+  s.aer_totals = info.aer;
+  if (!s.link) s.link = info.link_now;
+}
+
+nlohmann::json to_json(const AerTotals& t) {
+  nlohmann::json out = nlohmann::json::object();
+  put(out, "correctable", t.correctable);
+  put(out, "nonfatal", t.nonfatal);
+  put(out, "fatal", t.fatal);
+  return out;
+}
 
 }  // namespace
 
@@ -192,8 +272,10 @@ Snapshot take_snapshot(Device& device) {
   const auto& caps = device.capabilities();
   if (caps.has(Cap::telemetry)) s.telemetry = device.telemetry();
   if (caps.has(Cap::interrupts)) s.interrupts = device.interrupt_counts();
+  look_at_function(device, s);
   s.fds = open_fds();
   s.locked_kib = process_kib("VmLck");
+  s.pinned_kib = process_kib("VmPin");
   s.resident_kib = process_kib("VmRSS");
   return s;
 }
@@ -230,11 +312,16 @@ nlohmann::json to_json(const Telemetry& t) {
 }
 
 nlohmann::json to_json(const Snapshot& s) {
-  return {{"telemetry", to_json(s.telemetry)},
-          {"interrupts", s.interrupts},
-          {"fds", s.fds},
-          {"locked_kib", s.locked_kib},
-          {"resident_kib", s.resident_kib}};
+  nlohmann::json out = {
+      {"telemetry", to_json(s.telemetry)}, {"interrupts", s.interrupts}, {"fds", s.fds},
+      {"locked_kib", s.locked_kib},        {"pinned_kib", s.pinned_kib}, {"resident_kib", s.resident_kib}};
+  if (s.link) out["link"] = {{"gts", s.link->gts}, {"width", s.link->width}};
+  if (s.aer_bits)
+    out["aer_status"] = {{"correctable", s.aer_bits->correctable},
+                         {"nonfatal", s.aer_bits->nonfatal},
+                         {"fatal", s.aer_bits->fatal}};
+  if (s.aer_totals.known()) out["aer_totals"] = to_json(s.aer_totals);
+  return out;
 }
 
 std::vector<Finding> judge_difference(const Snapshot& before, const Snapshot& after, const Limits& limits,

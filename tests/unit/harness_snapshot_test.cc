@@ -29,6 +29,8 @@ Snapshot healthy() {
   s.telemetry.ecc_ce = {0, 0};
   s.telemetry.ecc_ue = {0, 0};
   s.fds = 10;
+  s.link = PciLink{32, 16};
+  s.aer_bits = AerBits{};
   return s;
 }
 
@@ -94,6 +96,31 @@ TEST(HarnessSnapshot, AllOnesIsNoMeasurement) {
 TEST(HarnessSnapshot, OwnDescriptors) {
   expect_one(after([](Snapshot& s) { s.fds = 11; }), false, ev::host_access);
   EXPECT_TRUE(after([](Snapshot& s) { s.fds = 9; }).empty());
+  expect_one(after([](Snapshot& s) { s.pinned_kib = 4; }), false, ev::host_access);
+}
+
+TEST(HarnessSnapshot, Link) {
+  expect_one(after([](Snapshot& s) { s.link->width = 8; }), true, ev::link);
+  expect_one(after([](Snapshot& s) { s.link->gts = 16; }), false, ev::link);
+  EXPECT_TRUE(after([](Snapshot& s) { s.link.reset(); }).empty());
+  // Saving power.
+  EXPECT_TRUE(after([](Snapshot& s) {
+                s.link->gts = 16;
+                s.class_code = 0x030000;
+              }).empty());
+}
+
+TEST(HarnessSnapshot, AdvancedErrors) {
+  expect_one(after([](Snapshot& s) { s.aer_bits->correctable = 1; }), false, ev::aer);
+  expect_one(after([](Snapshot& s) { s.aer_bits->nonfatal = 0x4000; }), false, ev::aer);
+  expect_one(after([](Snapshot& s) { s.aer_bits->fatal = 0x10; }), true, ev::aer);
+  // Counted by the kernel and still in the register: one error.
+  const auto found = after([](Snapshot& s) {
+    s.aer_bits->fatal = 0x10;
+    s.aer_totals.fatal = 1;
+  });
+  expect_one(found, true, ev::aer);
+  EXPECT_EQ(found[0].detail["count"], 1);
 }
 
 TEST(HarnessPacket, LongTextIsCutToFit) {

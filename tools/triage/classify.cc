@@ -224,7 +224,7 @@ constexpr Rule rules[] = {
       medium},
      [](const Fact& f) {
        return f.is(ev::host_access) &&
-              !f.says("what", {"fds_left", "locked_left", "memory_climbs", "fds_climb"});
+              !f.says("what", {"fds_left", "locked_left", "pinned_left", "memory_climbs", "fds_climb"});
      }},
     {{"reset.other", "a reset that nobody asked for", C::driver_bug, low},
      [](const Fact& f) { return f.is(ev::spontaneous_reset); }},

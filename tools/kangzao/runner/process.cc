@@ -186,6 +186,7 @@ nlohmann::json process_usage(pid_t pid) {
   std::istringstream status(slurp(fmt::format("/proc/{}/status", pid)));
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmLck:")) out["locked_kib"] = std::strtoull(line.c_str() + 6, nullptr, 10);
+    if (line.starts_with("VmPin:")) out["pinned_kib"] = std::strtoull(line.c_str() + 6, nullptr, 10);
     if (line.starts_with("VmRSS:")) out["resident_kib"] = std::strtoull(line.c_str() + 6, nullptr, 10);
   }
   return out;

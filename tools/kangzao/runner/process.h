@@ -56,8 +56,8 @@ std::string describe_hang(pid_t pid);
 // Direct children of this process, with their names; reparented ones are among them (subreaper).
 std::map<pid_t, std::string> children();
 
-// Open descriptors, locked and resident memory of a process, as far as readable: {"fds", "locked_kib",
-// "resident_kib"}.
+// Open descriptors and locked, pinned and resident memory of a process, as far as readable: {"fds",
+// "locked_kib", "pinned_kib", "resident_kib"}.
 nlohmann::json process_usage(pid_t pid);
 
 // This process adopts orphans of its descendants, so that it can find and end them.
