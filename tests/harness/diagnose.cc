@@ -163,6 +163,17 @@ std::string report_status(const std::string& command, Status want, Status got) {
   return fmt::format("{} ended with {}, expected {}", command, to_string(got), to_string(want));
 }
 
+namespace {
+// What the device says of why it was away: KZ_RR_*.
+void report_cause(std::optional<uint32_t> reason, bool under_load) {
+  if (reason && *reason != KZ_RR_POWER_ON && *reason != KZ_RR_FLR)
+    evidence(ev::spontaneous_reset, {{"reason", *reason}, {"during", under_load ? "load" : "idle"}});
+  if (reason == KZ_RR_POWER_LOSS)
+    evidence(ev::limits,
+             {{"what", "brownout"}, {"value", 0}, {"limit", 0}, {"under_load", under_load}, {"celsius", 0}});
+}
+}  // namespace
+
 bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budget) {
   nlohmann::json detail = {{"how", how_lost(device)}, {"under_load", under_load}};
   bool back = false;
@@ -181,12 +192,26 @@ bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budge
   }
   detail["back"] = back;
   evidence(ev::lost, detail);
-  if (reason && *reason != KZ_RR_POWER_ON && *reason != KZ_RR_FLR)
-    evidence(ev::spontaneous_reset, {{"reason", *reason}, {"during", under_load ? "load" : "idle"}});
-  if (reason == KZ_RR_POWER_LOSS)
-    evidence(ev::limits,
-             {{"what", "brownout"}, {"value", 0}, {"limit", 0}, {"under_load", under_load}, {"celsius", 0}});
+  report_cause(reason, under_load);
   return back;
+}
+
+void report_absent(const Error& e, const std::function<Device&()>& open) {
+  const bool ones = e.info().detail.find("ones") != std::string::npos;
+  std::optional<uint32_t> reason;
+  bool back = false;
+  for (Deadline deadline(3s); ones && !back && !deadline.passed(); std::this_thread::sleep_for(20ms)) {
+    try {
+      Device& device = open();
+      back = true;
+      reason = fatal_code(device);
+      if (!reason && device.capabilities().has(Cap::telemetry)) reason = device.telemetry().reset_reason;
+    } catch (const Error&) {
+      // still away
+    }
+  }
+  evidence(ev::lost, {{"how", ones ? "all_ones" : "no_reply"}, {"under_load", false}, {"back", back}});
+  report_cause(reason, false);
 }
 
 std::string march_cells(QueueGuard& queue, HbmAddr addr, uint64_t len) {

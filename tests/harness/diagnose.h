@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "shim/base/error.h"
 #include "shim/device.h"
 #include "tests/harness/difference.h"
 #include "tests/harness/queue_guard.h"
@@ -29,6 +30,8 @@ void report_stall(Device& device, const Stall& stall);
 std::string report_status(const std::string& command, Status want, Status got);
 // Looks at a device that did not answer and reports ev::lost. True: it answers again within the budget.
 bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budget);
+// The same for a device that was not there when it was to be opened: `open` tries again.
+void report_absent(const Error& e, const std::function<Device&()>& open);
 
 // Runs March C- with three backgrounds over the 8-byte words of [addr, addr + len). Destroys their content.
 // "bad" | "good" | "unknown" (no MARCH, or it did not run).

@@ -164,7 +164,10 @@ void DeviceTest::SetUp() {
       evidence(ev::status_wrong,
                {{"command", e.info().operation}, {"expected", "ok"}, {"got", e.info().detail}});
     else
-      evidence(ev::lost, {{"how", "no_reply"}, {"under_load", false}});
+      report_absent(e, [this]() -> Device& {
+        bring_up();
+        return device();
+      });
     ADD_FAILURE() << "the device does not come up: " << e.what();
   }
 }
