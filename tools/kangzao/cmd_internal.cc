@@ -11,7 +11,7 @@ void add_internal(CLI::App& app, int& exit_status) {
     int (*body)(const std::string&);
   };
   for (Child child : {Child{"internal-probe", probe_main}, Child{"internal-health", health_main},
-                      Child{"internal-recover", recover_main}}) {
+                      Child{"internal-reopen", reopen_main}, Child{"internal-recover", recover_main}}) {
     auto* sub = app.add_subcommand(child.name, "");
     sub->group("");  // hidden
     auto uri = std::make_shared<std::string>();

@@ -144,6 +144,29 @@ json health(Device& d) {
   return {{"steps", steps}};
 }
 
+// A step of the ladder; what came of it goes to `tried`.
+struct Rung {
+  const char* step;
+  std::function<void(Device&)> act;
+  bool bring_up;
+};
+Rung open_again() { return {"open", [](Device&) {}, true}; }
+
+bool attempt(const std::string& uri, const Rung& rung, json& tried) {
+  try {
+    auto device = open_device(uri, {.bring_up = rung.bring_up});
+    rung.act(*device);
+    health(*device);
+    tried.push_back({{"step", rung.step}, {"result", "ok"}});
+    return true;
+  } catch (const Error& e) {
+    tried.push_back({{"step", rung.step}, {"result", e.what()}});
+    // Nobody there, or not for us: no reset will change that.
+    if (e.code() == Errc::permission || e.code() == Errc::not_found || e.code() == Errc::busy) throw;
+    return false;
+  }
+}
+
 }  // namespace
 
 ProbeResult probe_device(const std::string& uri, const CaptureRules& rules, std::chrono::milliseconds limit) {
@@ -152,8 +175,8 @@ ProbeResult probe_device(const std::string& uri, const CaptureRules& rules, std:
 ProbeResult check_health(const std::string& uri, const CaptureRules& rules) {
   return ask("internal-health", uri, std::chrono::seconds(30), rules);
 }
-ProbeResult recover_device(const std::string& uri, const CaptureRules& rules) {
-  return ask("internal-recover", uri, std::chrono::seconds(60), rules);
+ProbeResult recover_device(const std::string& uri, bool may_reset, const CaptureRules& rules) {
+  return ask(may_reset ? "internal-recover" : "internal-reopen", uri, std::chrono::seconds(60), rules);
 }
 
 int probe_main(const std::string& uri) {
@@ -164,33 +187,26 @@ int health_main(const std::string& uri) {
   return answer([&] { return health(*open_device(uri)); });
 }
 
+int reopen_main(const std::string& uri) {
+  return answer([&]() -> json {
+    json tried = json::array();
+    if (!attempt(uri, open_again(), tried))
+      throw Error({Errc::gone, "open again", uri, text_of(tried[0], "result"),
+                   "a reset needs --destructive, on an inhabited device --i-know too", 0});
+    return {{"tried", tried}};
+  });
+}
+
 int recover_main(const std::string& uri) {
   return answer([&]() -> json {
     json tried = json::array();
-    auto attempt = [&](const char* step, const std::function<void(Device&)>& act, bool bring_up) -> bool {
-      try {
-        auto device = open_device(uri, {.bring_up = bring_up});
-        act(*device);
-        health(*device);
-        tried.push_back({{"step", step}, {"result", "ok"}});
-        return true;
-      } catch (const Error& e) {
-        tried.push_back({{"step", step}, {"result", e.what()}});
-        // Nobody there, or not for us: no reset will change that.
-        if (e.code() == Errc::permission || e.code() == Errc::not_found || e.code() == Errc::busy) throw;
-        return false;
-      }
-    };
     auto by = [](ResetKind kind) { return [kind](Device& d) { d.reset(kind, Deadline(5s)); }; };
-    bool up = attempt(
-                  "open", [](Device&) {}, true) ||
-              attempt("function reset", by(ResetKind::function), false) ||
-              attempt("firmware reset", by(ResetKind::firmware), false) ||
-              attempt("device reset", by(ResetKind::device), false);
-    if (!up)
-      return {{"error",
-               {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
-    return {{"tried", tried}};
+    for (const Rung& rung : {open_again(), Rung{"function reset", by(ResetKind::function), false},
+                             Rung{"firmware reset", by(ResetKind::firmware), false},
+                             Rung{"device reset", by(ResetKind::device), false}})
+      if (attempt(uri, rung, tried)) return {{"tried", tried}};
+    return {{"error",
+             {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
   });
 }
 

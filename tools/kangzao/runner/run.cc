@@ -89,13 +89,16 @@ void Runner::write_start(const ProbeResult& probe) {
                   true);
 }
 
-std::string Runner::refusal(const TestDeclaration& t) const {
-  if (t.has_label("destructive") && !is_softtpu()) {
-    if (!options_.destructive) return "destructive, and --destructive was not given";
-    if (!inhabitants_.empty() && !options_.i_know)
-      return fmt::format("refused: {} (--i-know to do it all the same)", inhabitants_.front());
-  }
+std::string Runner::why_not_destructive() const {
+  if (is_softtpu()) return {};
+  if (!options_.destructive) return "destructive, and --destructive was not given";
+  if (!inhabitants_.empty() && !options_.i_know)
+    return fmt::format("refused: {} (--i-know to do it all the same)", inhabitants_.front());
   return {};
+}
+
+std::string Runner::refusal(const TestDeclaration& t) const {
+  return t.has_label("destructive") ? why_not_destructive() : "";
 }
 
 void Runner::begin() {

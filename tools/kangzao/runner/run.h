@@ -82,6 +82,9 @@ class Runner {
   void judge_kernel_log(const TestDeclaration& t, TestOutcome& out);
   bool is_softtpu() const { return uri_.scheme == "softtpu"; }
   bool may_kill() const { return is_softtpu() || options_.destructive; }
+  // A reset loses what is on the device, whoever asks for it.
+  bool may_reset() const { return why_not_destructive().empty(); }
+  std::string why_not_destructive() const;
   std::string device_state() const;
   std::string rerun_line(const TestDeclaration& t, uint64_t seed) const;
   void finish(const char* how);

@@ -157,11 +157,11 @@ bool Runner::restore_device(const std::string& why, TestOutcome& out) {
     journal_device_process();
   };
   if (device_died()) restart();
-  ProbeResult back = recover_device(test_uri_, rules());
+  ProbeResult back = recover_device(test_uri_, may_reset(), rules());
   // Our own model can be power-cycled.
   if (!back.ok && softtpu_ && !restarted) {
     restart();
-    back = recover_device(test_uri_, rules());
+    back = recover_device(test_uri_, may_reset(), rules());
   }
   std::string how = restarted ? "softtpu was started again"
                               : "by " + (back.ok ? back.data.value("tried", nlohmann::json::array()).dump()
