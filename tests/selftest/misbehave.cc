@@ -111,6 +111,13 @@ KZ_TEST(selftest, floods,
     (void)!::write(STDOUT_FILENO, "0123456789012345678901234567890123456789012345678901234567890123", 64);
 }
 
+KZ_TEST(selftest, speaks_last,
+        {.meaning = "sends more records than are taken at once, then its verdict, and is gone",
+         .level = 1,
+         .labels = {"host"}}) {
+  for (int i = 0; i < 250; ++i) metric("burst", i, "count");
+}
+
 KZ_TEST(selftest, leaves_a_process, {.meaning = "its child outlives it", .level = 1, .labels = {"host"}}) {
   if (::fork() == 0) {
     ::setsid();
@@ -203,6 +210,16 @@ KZ_TEST(selftest, fills_the_journal,
 KZ_TEST(selftest, uses_the_device,
         {.meaning = "opens the device and leaves it well", .level = 2, .needs = {Cap::queues}}) {
   EXPECT_FALSE(device().identity().stable_id().empty());
+}
+
+KZ_TEST(selftest, fails_on_the_device,
+        {.meaning = "waits for a file called go, then fails",
+         .level = 2,
+         .needs = {Cap::queues},
+         .limit = std::chrono::seconds(60)}) {
+  before_danger("wait for somebody");
+  while (::access(in_run_dir("go").c_str(), F_OK) != 0) ::poll(nullptr, 0, 10);
+  ADD_FAILURE() << "as it must";
 }
 
 KZ_TEST(selftest, loses_the_device,

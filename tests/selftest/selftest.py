@@ -12,6 +12,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -192,6 +193,34 @@ def nothing_destructive_without_the_word(b):
         device.wait()
 
 
+def no_reset_without_the_word(b):
+    """A test that is not destructive fails and the device is gone: it is opened again, not reset."""
+    out = b.folder()
+    folder = b.tmp / "unreset"
+    device, uri = b.softtpu(folder)
+    try:
+        child = b.start(out, ["fails_on_the_device", "passes"], "--retries", "0", device=uri)
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(f"{folder}/c")
+            control.sendall(b'{"cmd":"set","gone":true}\n')
+            assert b"ok" in control.recv(4096)
+        (out / "go").touch()
+        assert child.wait(timeout=3 * SECONDS) == 3, child.returncode
+    finally:
+        device.kill()
+        device.wait()
+    records = b.check_journal(out)
+    assert common.verdicts(records) == {"selftest.fails_on_the_device": "device-lost", "selftest.passes": "not-run"}, records
+    text = next(r["text"] for r in records if r["type"] == "recovery")
+    assert "--destructive" in text and "firmware reset" not in text, text
+
+
+def a_verdict_after_a_burst_counts(b):
+    done, out = b.run(["speaks_last"], "--repeat", "5")
+    assert verdicts(done) == {"speaks_last": "pass"}, reasons(done)
+    assert sum(r["type"] == "metric" for r in b.check_journal(out)) == 5 * 250
+
+
 def an_interrupted_test_runs_again(b):
     out = b.folder()
     child = b.start(out, ["waits_to_be_told", "passes"])
@@ -330,7 +359,8 @@ def latest_points_to_the_last_run(b):
 
 CASES = {f.__name__: f for f in [
     hostile_tests_do_not_reach_the_runner, our_device_is_started_again, a_lost_device_stops_the_run,
-    a_hang_on_a_foreign_device_is_left_alone, nothing_destructive_without_the_word, an_interrupted_test_runs_again,
+    a_hang_on_a_foreign_device_is_left_alone, nothing_destructive_without_the_word,
+    no_reset_without_the_word, a_verdict_after_a_burst_counts, an_interrupted_test_runs_again,
     a_killed_run_names_the_dangerous_step, a_killed_run_in_a_deep_folder_leaves_no_socket, a_killed_test_is_a_crash,
     a_second_runner_is_refused, a_full_disk_harms_nothing, a_run_that_cannot_start_leaves_nothing,
     reports_agree_and_never_overwrite, latest_points_to_the_last_run]}

@@ -28,6 +28,7 @@ constexpr size_t most_records = 20'000;    // of one test; a flood must not fill
 constexpr size_t most_bytes = 16 << 20;    // of all its records
 constexpr size_t most_output = 256 << 10;  // kept of what it prints
 constexpr auto term_grace = 2s;
+constexpr auto drain_time = 10s;
 constexpr auto exit_grace = 250ms;  // for what the test left behind to end by itself
 
 bool closed(const Fd& fd) {
@@ -122,13 +123,17 @@ class Attempt {
     if (::waitpid(pid_, &status_, WNOHANG) == pid_) ended_ = true;
   }
 
-  void take_records() {
+  // False: there is nothing more now. Never more than 64, so that a flood leaves time for the limit.
+  bool take_records() {
     std::string buffer(128 << 10, '\0');
     for (int n = 0; n < 64; ++n) {
       ssize_t got = ::recv(records_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-      if (got < 0) return;
+      if (got < 0) return false;
       if (got == 0) {  // an empty packet, or the other end is closed
-        if (++empty_ > 1 && closed(records_)) return records_.reset();
+        if (++empty_ > 1 && closed(records_)) {
+          records_.reset();
+          return false;
+        }
         if (!closed(records_)) complain("sent something that is no record");
         continue;
       }
@@ -136,6 +141,7 @@ class Attempt {
       bytes_ += static_cast<size_t>(got);
       take_record(parse_record({buffer.data(), static_cast<size_t>(got)}));
     }
+    return true;
   }
 
   void take_record(json record) {
@@ -177,23 +183,28 @@ class Attempt {
     if (!std::exchange(complained_, true)) note(fmt::format("{} {}", run_.test.id, what));
   }
 
-  void take_output() {
+  bool take_output() {
     char buffer[16384];
     for (int n = 0; n < 64; ++n) {
       ssize_t got = ::read(printed_.get(), buffer, sizeof buffer);
-      if (got < 0) return;
+      if (got < 0) return false;
       if (got == 0) {
         printed_.reset();
-        return;
+        return false;
       }
       out_.output.append(buffer, static_cast<size_t>(got));
       if (out_.output.size() > 2 * most_output) out_.output.erase(0, out_.output.size() - most_output);
     }
+    return true;
   }
 
+  // What is still under way when the test has ended. A process that it left behind may go on for ever.
   void drain() {
-    if (records_) take_records();
-    if (printed_) take_output();
+    Deadline enough(drain_time);
+    while (records_ && take_records() && ended_ && !enough.passed()) {
+    }
+    while (printed_ && take_output() && ended_ && !enough.passed()) {
+    }
   }
 
   // The limit has passed, or we must stop: say where it hangs, ask, then force where that is allowed.
