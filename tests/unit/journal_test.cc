@@ -119,6 +119,21 @@ TEST_F(JournalTest, AppendingCutsATornLineAndGoesOnCounting) {
   EXPECT_EQ(j.records[3]["seq"], 3);
 }
 
+TEST_F(JournalTest, WhatCannotBeReadIsNotCut) {
+  { JournalWriter(dir_, JournalWriter::Mode::create).write({{"type", "a"}}); }
+  std::string before = bytes();
+  int free = ::dup(0);
+  ::close(free);
+  rlimit old, few;
+  ::getrlimit(RLIMIT_NOFILE, &old);
+  few = {static_cast<rlim_t>(free) + 2, old.rlim_max};  // for the lock and the journal, not to read it
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  std::string message = message_of([&] { JournalWriter(dir_, JournalWriter::Mode::append); });
+  ::setrlimit(RLIMIT_NOFILE, &old);
+  EXPECT_THAT(message, HasSubstr("journal.jsonl"));
+  EXPECT_EQ(bytes(), before);
+}
+
 TEST_F(JournalTest, ARecordTooLongForReadersIsCutAndStaysReadable) {
   {
     JournalWriter w(dir_, JournalWriter::Mode::create);

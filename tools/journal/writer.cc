@@ -95,15 +95,21 @@ void JournalWriter::take_lock(const std::string& directory) {
 // Finds the end of the last whole line and the last sequence number.
 void JournalWriter::cut_torn_line() {
   std::ifstream in(path_, std::ios::binary);
+  if (!in) fail("read " + path_, errno);
   std::string line;
-  uint64_t at = 0;
+  uint64_t at = 0, size = 0;
   while (std::getline(in, line)) {
+    size += line.size() + (in.eof() ? 0 : 1);
     if (in.eof()) break;  // no newline: torn
-    at += line.size() + 1;
+    at = size;
     auto record = parse_record(line);
     if (record.is_object() && record.contains("seq") && record["seq"].is_number_unsigned())
       seq_ = std::max(seq_, record["seq"].get<uint64_t>() + 1);
   }
+  // A stream takes an I/O error for the end of the file: only what was read to its end may be cut.
+  struct stat now {};
+  if (::fstat(file_.fd, &now) != 0) fail("read " + path_, errno);
+  if (in.bad() || size != static_cast<uint64_t>(now.st_size)) fail("read all of " + path_, EIO);
   end_ = at;
   if (::ftruncate(file_.fd, static_cast<off_t>(at)) != 0) fail("cut the torn line of " + path_, errno);
 }
