@@ -75,13 +75,7 @@ JournalWriter::JournalWriter(const std::string& directory, Mode mode)
   if (mode == Mode::append)
     cut_torn_line();
   else
-    sync_name(directory);
-}
-
-// The file's name must outlive a crash too.
-void JournalWriter::sync_name(const std::string& directory) {
-  File folder{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (folder.fd < 0 || ::fsync(folder.fd) != 0) fail("sync " + directory, errno);
+    sync_folder(directory);  // the name must outlive a crash too
 }
 
 void JournalWriter::take_lock(const std::string& directory) {
@@ -112,6 +106,14 @@ void JournalWriter::cut_torn_line() {
   if (in.bad() || size != static_cast<uint64_t>(now.st_size)) fail("read all of " + path_, EIO);
   end_ = at;
   if (::ftruncate(file_.fd, static_cast<off_t>(at)) != 0) fail("cut the torn line of " + path_, errno);
+}
+
+void sync_folder(const std::string& directory) {
+  int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool done = fd >= 0 && ::fsync(fd) == 0;
+  int err = errno;
+  if (fd >= 0) ::close(fd);
+  if (!done) throw JournalError(fmt::format("sync {}: {}", directory, std::strerror(err)));
 }
 
 void JournalWriter::fail(const std::string& what, int err) {

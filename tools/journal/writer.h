@@ -40,7 +40,6 @@ class JournalWriter {
     ~File();
   };
   void take_lock(const std::string& directory);
-  void sync_name(const std::string& directory);
   void cut_torn_line();
   [[noreturn]] void fail(const std::string& what, int err);
 
@@ -50,6 +49,9 @@ class JournalWriter {
   uint64_t end_ = 0;  // bytes of whole lines
   bool failed_ = false;
 };
+
+// Returns once the names in `directory` would outlive a crash. Throws JournalError.
+void sync_folder(const std::string& directory);
 
 inline constexpr int journal_version = 1;
 

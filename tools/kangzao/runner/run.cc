@@ -38,8 +38,11 @@ void create_run_directory(const std::string& directory) {
   bool existed = fs::exists(directory, ec);
   if (existed && (!fs::is_directory(directory, ec) || !fs::is_empty(directory, ec)))
     throw JournalError("output " + directory + " is there already; name another with --output");
+  fs::path old = fs::path(directory);
+  while (!fs::exists(old, ec) && old.has_relative_path()) old = old.parent_path();
   fs::create_directories(directory, ec);
   if (ec) throw JournalError(fmt::format("create output {}: {}", directory, ec.message()));
+  for (fs::path made = directory; made != old; made = made.parent_path()) sync_folder(made.parent_path());
 }
 
 }  // namespace
