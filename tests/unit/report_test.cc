@@ -205,6 +205,19 @@ TEST(FailureBound, StandsUnderProved) {
   EXPECT_THAT(book.end().sum().proved, Contains("a.one: 0 of 1000 failed, failure rate < 0.3% at 95%"));
 }
 
+TEST(FailureBound, CountsOnlyRunsThatPassed) {
+  Book book({{"a.one", 1}}, {1}, 1000);
+  for (int i = 0; i < 1000; ++i) book.verdict("a.one", i < 20 ? "pass" : "skip");
+  EXPECT_THAT(book.end().sum().proved, ElementsAre("level 1: 1 of 1 tests passed, 20 runs without failure",
+                                                   "a.one: 0 of 20 failed, failure rate < 14% at 95%"));
+}
+
+TEST(FailureBound, StandsUnderARunUntilAFailureToo) {
+  Book book({{"a.one", 1}}, {1}, 1);
+  for (int i = 0; i < 100; ++i) book.verdict("a.one", "pass");
+  EXPECT_THAT(book.end().sum().proved, Contains(HasSubstr("a.one: 0 of 100 failed")));
+}
+
 // A run with everything that is awkward to write down.
 RunSummary awkward() {
   Book book({{"a.pass", 1},

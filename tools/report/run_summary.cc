@@ -101,6 +101,7 @@ class Folder {
     running_.clear();
     if (t == nullptr || !v) return;
     ++t->runs;
+    t->passed += *v == Verdict::pass ? 1 : 0;
     t->seconds += number_of(r, "seconds");
     if (is_failure(*v) || *v == Verdict::blocked) ++t->bad_runs;
     if (auto it = r.find("failures"); it != r.end() && it->is_array())
@@ -139,7 +140,7 @@ class Folder {
             t.verdict != Verdict::skip && t.verdict != Verdict::blocked && t.verdict != Verdict::not_run;
         ran += did_run ? 1 : 0;
         clean += t.verdict == Verdict::pass ? 1 : 0;
-        runs += t.verdict == Verdict::pass ? t.runs : 0;
+        runs += t.verdict == Verdict::pass ? t.passed : 0;
         if (!did_run)
           ++why[fmt::format("{}: {}", to_string(t.verdict), t.reason.empty() ? "no reason given" : t.reason)];
         else if (t.verdict != Verdict::pass)
@@ -150,7 +151,7 @@ class Folder {
         continue;
       }
       if (clean > 0) {
-        std::string bound = run_.repeat > 1 ? fmt::format(", {} runs without failure", runs) : "";
+        std::string bound = runs > clean ? fmt::format(", {} runs without failure", runs) : "";
         run_.proved.push_back(fmt::format("level {}: {} of {} tests passed{}", level, clean, total, bound));
       }
       if (clean == total) continue;
@@ -159,11 +160,10 @@ class Folder {
       run_.not_proved.push_back(fmt::format("level {}: {} of {} run, {} not passed ({})", level, ran, total,
                                             total - clean, fmt::join(reasons, "; ")));
     }
-    if (run_.repeat > 1)
-      for (const TestResult& t : run_.results)
-        if (t.bad_runs == 0 && t.runs > 1 && t.verdict == Verdict::pass)
-          run_.proved.push_back(fmt::format("{}: 0 of {} failed, failure rate < {:.2g}% at 95%", t.id, t.runs,
-                                            100 * failure_bound(t.runs)));
+    for (const TestResult& t : run_.results)
+      if (t.passed > 1 && t.verdict == Verdict::pass)
+        run_.proved.push_back(fmt::format("{}: 0 of {} failed, failure rate < {:.2g}% at 95%", t.id, t.passed,
+                                          100 * failure_bound(t.passed)));
   }
 
   RunSummary& run_;

@@ -20,7 +20,8 @@ struct TestResult {
   Verdict verdict = Verdict::not_run;  // the worst of all repetitions
   std::string reason;
   double seconds = 0;  // of all repetitions
-  int runs = 0;
+  int runs = 0;    // verdicts, of any kind
+  int passed = 0;  // of them, the ones that can bound a failure rate
   int bad_runs = 0;                   // neither pass, warn nor skip
   std::string rerun;                  // the command line that runs just this
   std::string retries;                // "hard (3 of 3 retries failed)", "intermittent (...)"
