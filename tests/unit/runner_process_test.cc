@@ -210,11 +210,26 @@ TEST(KernelLogTest, OnlyLinesAboutTheDeviceOrTheKernelItselfCount) {
   for (const char* line :
        {"pcieport 0000:01:00.0: AER: Corrected error", "ast: probe failed", "misc kz0: reset",
         "BUG: kernel NULL pointer dereference", "WARNING: CPU: 1 PID: 7 at mm/gup.c:10", "Oops: 0002 [#1]",
-        "INFO: task kworker blocked for more than 120 seconds"})
+        "INFO: task kworker blocked for more than 120 seconds", "WARNING: possible recursive locking detected",
+        "WARNING: inconsistent lock state", "WARNING: suspicious RCU usage",
+        "INFO: trying to register non-static key.", "rcu: INFO: rcu_preempt self-detected stall on CPU",
+        "WARNING: drivers/misc/x.c:10 at f+0x1/0x2 [x], CPU#3: t/7"})
     EXPECT_TRUE(counts_against(line, device)) << line;
   for (const char* line : {"usb 1-1: last device found", "nvme 0000:02:00.0: timeout",
-                           "nvme 10000:01:00.0: x", "kz01: other", "fast path", "eth0: link up"})
+                           "nvme 10000:01:00.0: x", "kz01: other", "fast path", "eth0: link up", "WARNING: Unprivileged eBPF is enabled"})
     EXPECT_FALSE(counts_against(line, device)) << line;
+}
+
+TEST(KernelLogTest, KnowsThePortsAboveAFunction) {
+  std::string sys = ::testing::TempDir() + "kz-ports-" + std::to_string(::getpid());
+  std::string device = sys + "/devices/pci0000:00/0000:00:1c.0/0000:01:00.0/0000:02:00.0";
+  fs::create_directories(device);
+  fs::create_directories(sys + "/bus/pci/devices");
+  fs::create_directory_symlink(device, sys + "/bus/pci/devices/0000:02:00.0");
+  EXPECT_THAT(ports_above("0000:02:00.0", sys), ::testing::ElementsAre("0000:00:1c.0", "0000:01:00.0"));
+  EXPECT_THAT(ports_above("0000:03:00.0", sys), IsEmpty());
+  EXPECT_THAT(ports_above("", sys), IsEmpty());
+  fs::remove_all(sys);
 }
 
 TEST(KernelLogTest, SaysWhyItCannotBeRead) {

@@ -7,9 +7,12 @@
 
 #include <cctype>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <regex>
 
 namespace kz {
+namespace fs = std::filesystem;
 namespace {
 
 // How the kernel begins a report about itself; such a line counts whatever device it is about.
@@ -17,8 +20,7 @@ constexpr std::string_view reports[] = {"BUG: ",
                                         "kernel BUG at",
                                         "Oops: ",
                                         "Oops:",
-                                        "WARNING: CPU",
-                                        "general protection fault",
+                                                                                "general protection fault",
                                         "KASAN: ",
                                         "UBSAN: ",
                                         "KCSAN: ",
@@ -26,8 +28,23 @@ constexpr std::string_view reports[] = {"BUG: ",
                                         "soft lockup",
                                         "hard LOCKUP",
                                         "possible circular locking",
+                                        "possible recursive locking",
+                                        "possible irq lock inversion",
+                                        "inconsistent lock state",
+                                        "inconsistent {",
+                                        "bad unlock balance",
+                                        "suspicious RCU usage",
+                                        "trying to register non-static key",
+                                        "self-detected stall",
+                                        "detected stalls on",
+                                        "detected expedited stalls",
                                         "Kernel panic",
                                         "refcount_t: "};
+bool is_bdf(const std::string& text) {
+  static const std::regex form("[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\\.[0-7]");
+  return std::regex_match(text, form);
+}
+
 constexpr size_t most_lines = 100;  // of each kind, kept
 
 // As a word of its own: "ast" is not in "last", "0000:01:00.0" is not in "10000:01:00.0".
@@ -41,6 +58,12 @@ bool names(const std::string& text, const std::string& word) {
   return false;
 }
 
+// "WARNING: CPU: 1 PID: 7 at mm/gup.c:10 ...", since Linux 6.18 "WARNING: mm/gup.c:10 at f+0x1/0x2, ...".
+bool is_warning(const std::string& text) {
+  return text.find("WARNING: CPU") != std::string::npos ||
+         (text.starts_with("WARNING: ") && text.find(" at ") != std::string::npos);
+}
+
 }  // namespace
 
 bool counts_against(const std::string& text, const std::vector<std::string>& device) {
@@ -48,7 +71,16 @@ bool counts_against(const std::string& text, const std::vector<std::string>& dev
     if (!name.empty() && names(text, name)) return true;
   for (auto r : reports)
     if (text.find(r) != std::string::npos) return true;
-  return false;
+  return is_warning(text);
+}
+
+std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys) {
+  std::error_code ec;
+  std::vector<std::string> out;
+  if (bdf.empty()) return out;
+  for (auto& part : fs::canonical(sys + "/bus/pci/devices/" + bdf, ec))
+    if (is_bdf(part) && part != bdf) out.push_back(part);
+  return out;
 }
 
 KernelLog::KernelLog(std::vector<std::string> names, const std::string& path) : names_(std::move(names)) {

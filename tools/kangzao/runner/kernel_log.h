@@ -34,6 +34,9 @@ class KernelLog {
 // A line as /dev/kmsg gives it without its prefix: does it count against a test of a device with these names?
 bool counts_against(const std::string& text, const std::vector<std::string>& device);
 
+// The ports and bridges between the host and a function, from the root: they report its link's errors.
+std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys = "/sys");
+
 // /proc/sys/kernel/tainted, 0 where it cannot be read.
 unsigned long kernel_taint();
 

@@ -156,7 +156,7 @@ void Runner::run_one(const TestDeclaration& t, int iteration) {
   revive();
   progress_->begin(t.id);
   // What the kernel said since the last test is nobody's.
-  if (KernelLines between = kernel_->take(); !between.against.empty())
+  if (KernelLines between = kernel_->take(); !between.against.empty() || between.overrun)
     journal_->write({{"type", "kernel-context"}, {"lines", between.against}, {"overrun", between.overrun}});
   journal_->write(
       {{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
@@ -262,7 +262,7 @@ void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
   for (auto& line : lines.against)
     journal_->write(
         {{"type", "evidence"}, {"id", t.id}, {"kind", "kernel.log"}, {"detail", {{"line", line}}}});
-  if (!lines.context.empty())
+  if (!lines.context.empty() || lines.overrun)
     journal_->write(
         {{"type", "kernel-context"}, {"id", t.id}, {"lines", lines.context}, {"overrun", lines.overrun}});
   unsigned long taint = kernel_taint();

@@ -48,7 +48,9 @@ void Runner::prepare() {
   if (!bdf.empty()) inhabitants_ = inhabitants(parse_bdf(bdf));
   // A node's name, /dev/kz0, is what its driver logs.
   std::string node = uri_.scheme == "dev" ? fs::path(uri_.path).filename().string() : "";
-  kernel_ = std::make_unique<KernelLog>(std::vector{bdf, text_of(probe.data, "driver"), node});
+  std::vector<std::string> names = ports_above(bdf);
+  names.insert(names.end(), {bdf, text_of(probe.data, "driver"), node});
+  kernel_ = std::make_unique<KernelLog>(names);
   taint_ = kernel_taint();
   if (!before_.resumed) write_start(probe);
   journal_device_process();
