@@ -192,6 +192,16 @@ TEST_F(RunTest, LeftoversAreFoundAndEnded) {
   EXPECT_TRUE(children().empty());
 }
 
+TEST_F(RunTest, ALeftoverCountsOnce) {
+  TestOutcome out = run("sleep 60 & echo $!; exit 0", 20, false);
+  EXPECT_EQ(out.leftovers, 1);
+  EXPECT_EQ(run("exit 0", 20, false).leftovers, 0);
+  pid_t pid = static_cast<pid_t>(std::stol(out.output));
+  int status = 0;
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(wait_for_child(pid, status, Deadline(10s)));
+}
+
 TEST_F(RunTest, WhatEndsByItselfIsNoLeftover) {
   TestOutcome out = run("sleep 0.05 & exit 0");
   EXPECT_EQ(out.leftovers, 0);

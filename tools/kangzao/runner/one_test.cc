@@ -92,6 +92,7 @@ class Attempt {
     printed_ = Fd(pipe[0]);
     Fd print(pipe[1]);
     for (int fd : {records_.get(), printed_.get()}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (auto& [pid, name] : children()) before_.insert(pid);
     pid_ = spawn({run_.test.program, "--gtest_filter=" + run_.test.suite + "." + run_.test.test},
                  {{"KANGZAO_DEVICE", run_.uri},
                   {"KANGZAO_SEED", std::to_string(run_.seed)},
@@ -253,6 +254,7 @@ class Attempt {
         if (pid == run_.device_process || (pid == pid_ && out_.left_running)) continue;
         int status;
         if (::waitpid(pid, &status, WNOHANG) == pid) continue;
+        if (before_.contains(pid)) continue;  // another's, and counted there
         ++left;
         if (!by_itself.passed()) continue;
         if (seen_.insert(pid).second) ++out_.leftovers;
@@ -272,7 +274,7 @@ class Attempt {
        unlabelled_ = false;
   Deadline last_tick_{1s};
   size_t count_ = 0, bytes_ = 0, empty_ = 0;
-  std::set<pid_t> seen_;
+  std::set<pid_t> before_, seen_;  // children: there before the test, left by it
 };
 
 }  // namespace
