@@ -28,11 +28,18 @@ Captured shell(const std::string& script, std::chrono::milliseconds limit = 10s,
 
 TEST(RunCaptured, GivesOutputAndStatus) {
   Captured got = shell("echo $KZ_WORD; echo oops >&2; exit 7");
-  EXPECT_EQ(got.output, "hello\noops\n");
+  EXPECT_EQ(got.output, "hello\n");
+  EXPECT_EQ(got.errors, "oops\n");
   ASSERT_TRUE(WIFEXITED(got.status));
   EXPECT_EQ(WEXITSTATUS(got.status), 7);
   EXPECT_FALSE(got.timed_out);
   EXPECT_EQ(describe_status(got.status), "exit 7");
+}
+
+TEST(LastLine, IsTheLastThatSaysSomething) {
+  EXPECT_EQ(last_line("one\ntwo\n\n"), "two");
+  EXPECT_EQ(last_line("one"), "one");
+  EXPECT_EQ(last_line("\n"), "");
 }
 
 TEST(RunCaptured, AProgramThatIsNotThere) {

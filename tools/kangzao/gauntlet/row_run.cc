@@ -38,14 +38,6 @@ std::vector<std::string> command(const RunSpec& spec, const std::string& socket)
   return argv;
 }
 
-std::string last_line(const std::string& text) {
-  auto end = text.find_last_not_of('\n');
-  if (end == std::string::npos) return {};
-  auto begin = text.rfind('\n', end);
-  return text.substr(begin == std::string::npos ? 0 : begin + 1,
-                     end - (begin == std::string::npos ? 0 : begin + 1) + 1);
-}
-
 bool ended(const Journal& journal) {
   return std::ranges::any_of(journal.records, [](const auto& r) { return text_of(r, "type") == "run-end"; });
 }
@@ -89,12 +81,12 @@ RunResult run_once(const RunSpec& spec, const std::function<bool()>& stop) {
     throw Error({.code = Errc::io,
                  .operation = "run the tests of the gauntlet",
                  .target = spec.directory,
-                 .detail = std::string(e.what()) + "; last output: " + last_line(run.output)});
+                 .detail = std::string(e.what()) + "; last words: " + last_line(run.errors)});
   }
   if (!ended(*result.journal))
-    result.broken_off = fmt::format("the run broke off: {}; last output: {}",
+    result.broken_off = fmt::format("the run broke off: {}; last words: {}",
                                     run.timed_out ? "killed at its time limit" : describe_status(run.status),
-                                    last_line(run.output));
+                                    last_line(run.errors));
   return result;
 }
 

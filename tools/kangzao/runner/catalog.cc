@@ -81,7 +81,8 @@ std::vector<TestDeclaration> load_catalog(const std::string& directory, const st
     auto list = nlohmann::json::parse(got.output, nullptr, false);
     if (got.status != 0 || !list.is_array())
       throw Error({Errc::io, "list tests of", program,
-                   fmt::format("it ended with {}", describe_status(got.status)), "rebuild it", 0});
+                   fmt::format("it ended with {} and said '{}'", describe_status(got.status), last_line(got.errors)),
+                   "rebuild it", 0});
     try {
       for (auto& item : list) all.push_back(parse(item, program));
     } catch (const nlohmann::json::exception& e) {

@@ -30,6 +30,7 @@ ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseco
   } else if (!answer.is_object()) {
     result.code = "crash";
     result.text = fmt::format("{} ended with {}", what, describe_status(got.status));
+    if (std::string said = last_line(got.errors); !said.empty()) result.text += ": " + said;
   } else if (answer.contains("error")) {
     result.code = text_of(answer["error"], "code");
     result.text = text_of(answer["error"], "text");

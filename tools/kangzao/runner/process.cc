@@ -63,6 +63,18 @@ bool read_all(const Fd& from, std::string& into) {
   }
 }
 
+struct Pipe {
+  Pipe() {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("create", "pipe");
+    out = Fd(fds[0]);
+    in = Fd(fds[1]);
+    ::fcntl(out.get(), F_SETFL, O_NONBLOCK);
+  }
+  Fd out, in;
+  bool open = true;
+};
+
 Captured give_up(pid_t pid, bool may_kill, Captured got) {
   got.timed_out = true;
   got.status = -1;
@@ -76,7 +88,7 @@ Captured give_up(pid_t pid, bool may_kill, Captured got) {
 }  // namespace
 
 pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep,
-            int output, int death_signal) {
+            int output, int death_signal, int errors) {
   std::vector<std::string> words = argv, variables = merged_environment(extra);
   std::vector<char*> args = pointers(words), env = pointers(variables);
   pid_t parent = ::getpid(), pid = ::fork();
@@ -93,6 +105,7 @@ pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, cons
     ::dup2(output, STDOUT_FILENO);
     ::dup2(output, STDERR_FILENO);
   }
+  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
   for (int fd : keep) ::fcntl(fd, F_SETFD, 0);
   ::execve(args[0], args.data(), env.data());
   ::_exit(127);
@@ -109,26 +122,36 @@ bool wait_for_child(pid_t pid, int& status, Deadline deadline) {
 
 Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
                       std::chrono::milliseconds limit, const CaptureRules& rules) {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw_errno("create", "pipe");
-  Fd in(fds[0]), out(fds[1]);
-  ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
-  pid_t pid = spawn(argv, extra, {}, out.get(), rules.may_kill ? SIGKILL : SIGTERM);
-  out.reset();
+  Pipe output, errors;
+  pid_t pid =
+      spawn(argv, extra, {}, output.in.get(), rules.may_kill ? SIGKILL : SIGTERM, errors.in.get());
+  output.in.reset();
+  errors.in.reset();
   Captured got;
   bool ended = false;
   // Its end counts, not that of its output: a grandchild may hold the pipe open.
   for (Deadline deadline(limit); !ended;) {
     ended = ::waitpid(pid, &got.status, WNOHANG) == pid;
-    bool open = read_all(in, got.output);
+    output.open = read_all(output.out, got.output);
+    errors.open = read_all(errors.out, got.errors);
     if (ended) break;
     if (deadline.passed() || (rules.stop && rules.stop()))
       return give_up(pid, rules.may_kill, std::move(got));
-    pollfd p{in.get(), POLLIN, 0};
-    auto left = std::min<std::chrono::nanoseconds>(deadline.left(), open ? 20ms : 2ms);
-    ::poll(&p, open ? 1 : 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+    // A closed end would be ready for ever.
+    pollfd p[2] = {{output.open ? output.out.get() : -1, POLLIN, 0},
+                   {errors.open ? errors.out.get() : -1, POLLIN, 0}};
+    auto left = std::min<std::chrono::nanoseconds>(deadline.left(), output.open || errors.open ? 20ms : 2ms);
+    ::poll(p, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
   return got;
+}
+
+std::string last_line(const std::string& text) {
+  auto end = text.find_last_not_of("\r\n ");
+  if (end == std::string::npos) return {};
+  auto newline = text.rfind('\n', end);
+  auto begin = newline == std::string::npos ? 0 : newline + 1;
+  return text.substr(begin, end + 1 - begin);
 }
 
 std::string describe_status(int status) {

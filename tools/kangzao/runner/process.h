@@ -21,27 +21,30 @@ using Environment = std::map<std::string, std::string>;
 
 // Starts argv[0] with `extra` added to the environment, in its own process group, sent `death_signal` when
 // this process dies. Descriptors in `keep` stay open in the child under their own numbers; `output` (may be
-// -1: inherited) becomes its standard output and error. Standard input is /dev/null. Call from the thread
+// -1: inherited) becomes its standard output, and its standard error where `errors` is -1. Standard input is /dev/null. Call from the thread
 // that lives as long as the process.
 pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep,
-            int output, int death_signal = SIGKILL);
+            int output, int death_signal = SIGKILL, int errors = -1);
 
 struct Captured {
   int status = -1;  // as waitpid gives it; -1 when it did not end in time
   bool timed_out = false;
-  std::string output;
+  std::string output, errors;  // standard output, standard error
 };
 struct CaptureRules {
   bool may_kill = true;             // false: at the limit SIGTERM only; one that ignores it is left alone
   std::function<bool()> stop = {};  // asked every 100 ms; true ends the wait as the limit does
 };
-// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of its output. Returns even when the
+// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of each of its outputs. Returns even when the
 // program cannot be ended (uninterruptible wait): it is left behind then.
 Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
                       std::chrono::milliseconds limit, const CaptureRules& rules = {});
 
 // Waits for a child without ever blocking for longer. False when the deadline passed first.
 bool wait_for_child(pid_t pid, int& status, Deadline deadline);
+
+// Of what a program said, for one line of ours. Empty: it said nothing.
+std::string last_line(const std::string& text);
 
 // "exit 1", "signal 11 (Segmentation fault)"
 std::string describe_status(int status);
