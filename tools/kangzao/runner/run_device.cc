@@ -123,6 +123,8 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
     }
     if (restore_device(health.text, out)) return;
   } else {
+    // Nobody to connect to looks like a host that is not set up; but it was the device that went.
+    if (out.verdict == Verdict::blocked) out.verdict = Verdict::device_lost;
     bool back = restore_device("its process ended", out);
     journal_->write({{"type", "evidence"},
                      {"id", t.id},
