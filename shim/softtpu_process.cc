@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -92,8 +94,13 @@ std::string find_softtpu() {
 
 SoftTpuProcess::Folder::Folder(std::string given) : path(std::move(given)) {
   if (!path.empty()) return;
-  path = (fs::temp_directory_path() / "kz-softtpu-XXXXXX").string();
-  if (::mkdtemp(path.data()) == nullptr) throw_errno("create folder", path);
+  std::error_code ec;
+  fs::path temporary = fs::temp_directory_path(ec);  // one that is not there is named by mkdtemp
+  if (const char* named = std::getenv("TMPDIR"); ec && named != nullptr) temporary = named;
+  path = (temporary / "kz-softtpu-XXXXXX").string();
+  if (::mkdtemp(path.data()) == nullptr)
+    throw Error({Errc::io, "create folder", path, std::strerror(errno), "name a folder to write to in TMPDIR",
+                 errno});
   own_ = true;
 }
 
@@ -113,7 +120,7 @@ SoftTpuProcess::SoftTpuProcess(const SoftTpuSpec& spec)
   args.insert(args.end(), spec.extra.begin(), spec.extra.end());
   start(std::move(args));
   try {
-    wait_ready(Deadline(spec.timeout));
+    wait_ready(Deadline(spec.timeout), spec.stop);
   } catch (...) {
     stop();
     throw;
@@ -136,13 +143,15 @@ void SoftTpuProcess::start(std::vector<std::string> args) {
   if (pid_ == 0) become(argv.data(), in.get(), errors.get(), parent);
 }
 
-void SoftTpuProcess::wait_ready(Deadline deadline) {
+void SoftTpuProcess::wait_ready(Deadline deadline, const std::function<bool()>& stop) {
   char buffer[512];
   for (;;) {
     pollfd p{output_.get(), POLLIN, 0};
-    auto ms = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
-    int ready = ::poll(&p, 1, static_cast<int>(ms));
+    auto nap = std::min<std::chrono::nanoseconds>(deadline.left(), 100ms);
+    int ready = ::poll(&p, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
+    if (stop && stop()) throw Error({Errc::timeout, "start", "softtpu", "told to stop", "", 0});
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && !deadline.passed()) continue;
     if (ready == 0)
       throw Error({Errc::timeout, "start", "softtpu",
                    "it was not ready after " + to_string(deadline.budget()), "", 0});

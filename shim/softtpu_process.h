@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct SoftTpuSpec {
   std::string directory;
   std::vector<std::string> extra;  // further command line arguments
   std::chrono::nanoseconds timeout = std::chrono::seconds(10);
+  std::function<bool()> stop = {};  // asked while it starts; true: Error(timeout)
 };
 
 // The process dies when the thread that made this object ends (PR_SET_PDEATHSIG), and with this object.
@@ -52,7 +54,7 @@ class SoftTpuProcess {
     bool own_ = false;
   };
   void start(std::vector<std::string> args);
-  void wait_ready(Deadline deadline);
+  void wait_ready(Deadline deadline, const std::function<bool()>& stop);
   [[noreturn]] void throw_ended();
   void stop() noexcept;
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 
 namespace kz {
 
@@ -16,7 +17,12 @@ void occupy_standard_fds() {
       if (::open("/dev/null", O_RDONLY) != fd) return;
 }
 
-void say(std::string_view text) noexcept {
+// What others named (files, devices) may hold what would steer a terminal.
+void say(std::string_view said) noexcept {
+  std::string plain(said);
+  for (char& c : plain)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  std::string_view text = plain;
   while (!text.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
     if (n < 0 && errno != EINTR) return;

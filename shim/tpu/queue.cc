@@ -18,7 +18,7 @@ namespace kz::tpu {
 namespace {
 
 constexpr auto close_budget = 300ms;
-constexpr auto enable_budget = 1s;
+constexpr auto enable_budget = 5s;  // of a device whose host may be busy, too
 constexpr unsigned ring_entries = 8;
 // Ids of different queues do not meet, so that a completion in the wrong ring is not taken for one of our
 // own.

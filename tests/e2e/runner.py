@@ -133,7 +133,36 @@ class Checks:
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         again = common.run([self.kz, "resume", str(out), "--json"])
         assert again.returncode in (0, 1), (again.returncode, again.stderr)
-        assert json.loads(again.stdout)["results"][0]["verdict"] in ("crash", "pass")
+        # The host failed and not the test, which therefore ran again.
+        assert json.loads(again.stdout)["results"][0]["verdict"] == "pass", again.stdout
+        records, _ = common.read_journal(out / "journal.jsonl")
+        assert [r["id"] for r in records if r["type"] == "interrupted"] == ["selftest.floods"]
+
+    def nothing_to_repeat_is_no_endless_run(self):
+        self.n += 1
+        done = common.run([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(self.tmp / f"run-{self.n}"), "--until-fail",
+                           "--filter", "selftest.skips", "--json"], timeout=60)
+        assert done.returncode == 125, (done.returncode, done.stderr)
+
+    def what_was_blocked_runs_once_it_can(self):
+        self.n += 1
+        out, sock = self.tmp / f"run-{self.n}", self.tmp / f"late-{self.n}.sock"
+        run = [self.kz, "run", "--device", f"vfio-user:{sock}", "--output", str(out), "--json", "--filter", "selftest.uses_the_device"]
+        first = common.run(run)
+        assert first.returncode == 125, (first.returncode, first.stderr)
+        assert json.loads(first.stdout)["results"][0]["verdict"] == "blocked"
+        device = subprocess.Popen([str(pathlib.Path(self.kz).parent / "softtpu"), "--hbm", "64M", "--socket", str(sock)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            device.stdout.readline()
+            again = common.run([self.kz, "resume", str(out), "--json"])
+        finally:
+            device.terminate()
+            device.wait()
+        result = json.loads(again.stdout)["results"][0]
+        assert (result["verdict"], again.returncode) == ("pass", 0), (result, again.returncode, again.stderr)
+        records, _ = common.read_journal(out / "journal.jsonl")
+        assert [r["device"]["vendor"] for r in records if r["type"] == "environment"] == ["1234"], "the environment misses the device"
 
     def killed_run_resumes(self):
         self.n += 1

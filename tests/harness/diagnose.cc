@@ -176,10 +176,16 @@ void report_cause(std::optional<uint32_t> reason, bool under_load) {
 
 bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budget) {
   nlohmann::json detail = {{"how", how_lost(device)}, {"under_load", under_load}};
-  bool back = false;
+  // What a device says as soon as it answers is the cause. A reset would take it along, and one that is
+  // started while nothing answers may be waited for in vain.
   std::optional<uint32_t> reason;
+  if (detail["how"] == "all_ones")
+    for (Deadline deadline(budget); !reason && !deadline.passed(); std::this_thread::sleep_for(1ms)) {
+      reason = fatal_code(device);
+      if (!reason && std::string_view(how_lost(device)) != "all_ones") break;
+    }
+  bool back = false;
   for (Deadline deadline(budget); !back && !deadline.passed(); std::this_thread::yield()) {
-    // What a device says as soon as it answers is the cause; a reset may take it along.
     if (!reason) reason = fatal_code(device);
     try {
       device.recover(deadline);

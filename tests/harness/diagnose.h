@@ -28,7 +28,8 @@ void report_stall(Device& device, const Stall& stall);
 // ev::queue.status, or ev::ecc where the status is poison and was not expected. Returns the text for the
 // failure.
 std::string report_status(const std::string& command, Status want, Status got);
-// Looks at a device that did not answer and reports ev::lost. True: it answers again within the budget.
+// Looks at a device that did not answer and reports ev::lost: waits up to the budget for it to answer, and as
+// long again for it to come up. True: it came up.
 bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budget);
 // The same for a device that was not there when it was to be opened: `open` tries again.
 void report_absent(const Error& e, const std::function<Device&()>& open);

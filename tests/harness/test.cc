@@ -16,6 +16,8 @@
 namespace kz::test {
 namespace {
 
+constexpr auto kReturn = 3s;  // in which a lost device answers again, and once more in which it comes up
+
 bool has_label(const TestInfo& info, std::string_view label) {
   return std::find(info.labels.begin(), info.labels.end(), label) != info.labels.end();
 }
@@ -195,7 +197,7 @@ void DeviceTest::on_error(const Error& e) {
     case Errc::permission:
       return session.set_end({Verdict::blocked, e.what()});
     case Errc::gone:
-      if (state_->device && !report_lost(device(), stall.has_value(), 3s)) session.set_lost(e.what());
+      if (state_->device && !report_lost(device(), stall.has_value(), kReturn)) session.set_lost(e.what());
       break;
     case Errc::timeout:
       if (state_->device && !session.has_evidence(ev::no_completion) && !session.has_evidence(ev::reset))
@@ -253,7 +255,7 @@ void DeviceTest::TearDown() {
     if (state_->ready && state_->device && !session.lost()) judge();
   } catch (const Error& e) {
     if (e.code() == Errc::gone) {
-      if (!report_lost(device(), false, 3s)) session.set_lost(e.what());
+      if (!report_lost(device(), false, kReturn)) session.set_lost(e.what());
     }
     ADD_FAILURE() << "after the test: " << e.what();
   }

@@ -314,7 +314,7 @@ def a_full_disk_harms_nothing(b):
     assert common.verdicts(records) == kept, common.verdicts(records)
     b.check_nothing_left(out)
     again = b.resume(out)
-    assert verdicts(again) == {"passes": "pass", "waits_to_be_told": "pass", "fills_the_journal": "crash", "uses_the_device": "pass"}, verdicts(again)
+    assert verdicts(again) == {"passes": "pass", "waits_to_be_told": "pass", "fills_the_journal": "pass", "uses_the_device": "pass"}, verdicts(again)
     b.check_journal(out)
 
 

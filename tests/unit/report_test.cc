@@ -193,6 +193,30 @@ TEST(Summary, ReportsWhatTheJournalLost) {
   EXPECT_THAT(book.sum().notes, Contains(HasSubstr("torn")));
 }
 
+TEST(Summary, NamesTheRecordsThatAreMissing) {
+  Book book(two);
+  book.verdict("a.one", "pass").verdict("b.two", "pass").end();
+  uint64_t seq = 0;
+  for (auto& record : book.journal().records) record["seq"] = seq++;
+  EXPECT_THAT(book.sum().notes, IsEmpty());
+  book.journal().records.back()["seq"] = seq + 2;
+  EXPECT_THAT(book.sum().notes, Contains(HasSubstr("records 3 to 5 are missing")));
+  book.journal().records.back()["seq"] = uint64_t{1};
+  EXPECT_THAT(book.sum().notes, Contains(HasSubstr("record 1 comes after record 2")));
+}
+
+TEST(Summary, AStandInGivesWayToTheVerdictOfARun) {
+  Book book({{"a.one", 1}}, {1});
+  book.verdict("a.one", "blocked", "no device", {{"ran", false}}).verdict("a.one", "pass").end();
+  RunSummary run = book.sum();
+  EXPECT_EQ(run.find("a.one")->verdict, Verdict::pass);
+  EXPECT_EQ(run.find("a.one")->runs, 1);
+  EXPECT_EQ(run.find("a.one")->bad_runs, 0);
+  Book other({{"a.one", 1}}, {1});
+  other.verdict("a.one", "blocked", "no room").verdict("a.one", "pass").end();
+  EXPECT_EQ(other.sum().find("a.one")->verdict, Verdict::blocked);
+}
+
 TEST(FailureBound, IsTheRateThatNCleanRunsExcludeAt95Percent) {
   for (int n : {1, 2, 20, 1000, 100000}) EXPECT_NEAR(std::pow(1 - failure_bound(n), n), 0.05, 1e-9) << n;
   EXPECT_NEAR(failure_bound(1000), 0.003, 0.00001);  // the rule of three

@@ -42,7 +42,7 @@ class SafetyTest : public ::testing::Test {
     std::ofstream(path) << text;
   }
   std::vector<std::string> who(const char* bdf = "0000:01:00.0") {
-    return inhabitants(parse_bdf(bdf), {root_ + "/sys", root_ + "/proc"});
+    return inhabitants(parse_bdf(bdf), {root_ + "/sys", root_ + "/proc", root_ + "/dev"});
   }
 
   std::string root_;
@@ -89,6 +89,23 @@ TEST_F(SafetyTest, AMultipathNvmeDiskIsFoundThroughItsHiddenPath) {
   fs::create_directory_symlink(disk / "nvme0n1p1", root_ + "/sys/class/block/nvme0n1p1");
   proc("mounts", "/dev/nvme0n1p1 /data ext4 rw 0 0\n");
   EXPECT_THAT(who(), ElementsAre("/dev/nvme0n1p1 is mounted on /data"));
+}
+
+TEST_F(SafetyTest, APartOfABtrfsThatIsMountedByAnothersName) {
+  add("block", "nvme0n1", ours);
+  add("block", "nvme0n1p1", ours + "/block/nvme0n1");
+  proc("mounts", "/dev/sda1 /data btrfs rw 0 0\n");
+  fs::create_directories(root_ + "/sys/fs/btrfs/5f6f/devices/nvme0n1p1");
+  EXPECT_THAT(who(), ElementsAre("nvme0n1p1 belongs to the mounted btrfs 5f6f"));
+}
+
+TEST_F(SafetyTest, TheDisplayThatTheMachineBootedWith) {
+  const std::string folder = root_ + "/sys/bus/pci/devices/0000:01:00.0";
+  fs::create_directories(folder);
+  std::ofstream(folder + "/boot_vga") << "0\n";
+  EXPECT_THAT(who(), IsEmpty());
+  std::ofstream(folder + "/boot_vga") << "1\n";
+  EXPECT_THAT(who(), ElementsAre("it is the display that the machine booted with"));
 }
 
 TEST_F(SafetyTest, Swap) {

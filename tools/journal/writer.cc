@@ -118,20 +118,68 @@ void sync_folder(const std::string& directory) {
 
 void JournalWriter::fail(const std::string& what, int err) {
   failed_ = true;
-  throw JournalError(fmt::format(
-      "{}: {}{}", what, std::strerror(err),
-      err == ENOSPC || err == EDQUOT || err == EFBIG ? "; make room and use 'kangzao resume'" : ""));
+  throw JournalError(fmt::format("{}: {}{}", what, std::strerror(err),
+                                 err != ENOSPC && err != EDQUOT && err != EFBIG ? ""
+                                 : seq_ == 0 ? "; make room and start again"
+                                             : "; make room and use 'kangzao resume'"));
 }
 
-void JournalWriter::write(nlohmann::json record, bool durable) {
-  if (failed_) throw JournalError("the journal failed before: " + path_);
+// A disk that fills up is to be noticed while there is room left for the last words. File systems that cannot
+// set room aside go without.
+void JournalWriter::keep_room(uint64_t bytes) {
+  constexpr uint64_t step = 256 << 10, last = 64 << 10;
+  if (end_ + bytes + last <= room_) return;
+  int err = ::fallocate(file_.fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(end_),
+                        static_cast<off_t>(bytes + last + step)) == 0
+                ? 0
+                : errno;
+  if (err == ENOSPC || err == EDQUOT) {
+    // Not as much as that, but enough for this line?
+    err = ::fallocate(file_.fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(end_),
+                      static_cast<off_t>(bytes + last)) == 0
+              ? 0
+              : errno;
+    if (err == ENOSPC || err == EDQUOT) fail("write " + path_, err);
+    room_ = end_ + bytes + last;
+    return;
+  }
+  room_ = err == 0 ? end_ + bytes + last + step : UINT64_MAX;
+}
+
+JournalWriter::~JournalWriter() {
+  // Gives back what was set aside; the content stays.
+  if (file_.fd >= 0 && room_ > 0 && ::ftruncate(file_.fd, static_cast<off_t>(end_)) != 0) room_ = 0;
+}
+
+void JournalWriter::last_words(nlohmann::json record) noexcept {
+  if (file_.fd < 0) return;
+  try {
+    put(finished_line(std::move(record)));
+    ::fdatasync(file_.fd);
+  } catch (const std::exception&) {
+    // What is on disk stays readable.
+  }
+}
+
+std::string JournalWriter::finished_line(nlohmann::json record) const {
   record["v"] = journal_version;
   record["boot"] = boot_;
   record["mono"] = monotonic_ns();
   record["wall"] = wall_clock();
   record["seq"] = seq_;
   std::string line = line_of(record);
-  if (line.size() > max_journal_line) line = line_of(cut(record));
+  return line.size() > max_journal_line ? line_of(cut(record)) : line;
+}
+
+void JournalWriter::write(nlohmann::json record, bool durable) {
+  if (failed_) throw JournalError("the journal failed before: " + path_);
+  std::string line = finished_line(std::move(record));
+  keep_room(line.size());
+  put(line);
+  if (durable && ::fdatasync(file_.fd) != 0) fail("sync " + path_, errno);
+}
+
+void JournalWriter::put(const std::string& line) {
   for (size_t at = 0; at < line.size();) {
     ssize_t n = ::write(file_.fd, line.data() + at, line.size() - at);
     if (n < 0 && errno == EINTR) continue;
@@ -145,7 +193,6 @@ void JournalWriter::write(nlohmann::json record, bool durable) {
   }
   ++seq_;
   end_ += line.size();
-  if (durable && ::fdatasync(file_.fd) != 0) fail("sync " + path_, errno);
 }
 
 }  // namespace kz

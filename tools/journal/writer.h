@@ -24,12 +24,15 @@ class JournalWriter {
   JournalWriter(const std::string& directory, Mode mode);
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
+  ~JournalWriter();
 
   // Adds "v", "boot", "mono", "wall" and "seq" to the record and writes it as one line; one longer than
   // readers take (max_journal_line) is cut and says so. `durable`: returns only when it is on disk. After a
   // failure nothing more is written: what is on disk stays readable.
   void write(nlohmann::json record, bool durable = false);
   bool failed() const { return failed_; }
+  // After a failure: one last short record, for which room was kept. Does what it can, throws nothing.
+  void last_words(nlohmann::json record) noexcept;
   // Records written, earlier ones of an appended journal included.
   uint64_t records() const { return seq_; }
   const std::string& path() const { return path_; }
@@ -41,12 +44,16 @@ class JournalWriter {
   };
   void take_lock(const std::string& directory);
   void cut_torn_line();
+  void keep_room(uint64_t bytes);
+  std::string finished_line(nlohmann::json record) const;
+  void put(const std::string& line);
   [[noreturn]] void fail(const std::string& what, int err);
 
   std::string path_, boot_;
   File lock_, file_;
   uint64_t seq_ = 0;
-  uint64_t end_ = 0;  // bytes of whole lines
+  uint64_t end_ = 0;   // bytes of whole lines
+  uint64_t room_ = 0;  // bytes that the file system has set aside, beyond the end too
   bool failed_ = false;
 };
 

@@ -2,15 +2,19 @@
 // kangzao: the command line. Each command is in its own file.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "shim/base/console.h"
 #include "shim/base/error.h"
+#include "shim/base/text.h"
 #include "tools/journal/writer.h"
 #include "tools/kangzao/commands.h"
+#include "tools/kangzao/runner/run.h"
 #include "tools/kangzao/version.h"
 
 namespace {
 
-enum ExitCode { usage = 2, host_trouble = 4, cannot_test = 125 };
+enum ExitCode { usage = 2, host_trouble = 4, cannot_test = 125, interrupted = 130 };
 
 int exit_of(kz::Errc code) {
   switch (code) {
@@ -38,6 +42,14 @@ int guarded(int argc, char** argv) {
   for (auto add : {kz::add_ls, kz::add_list, kz::add_run, kz::add_resume, kz::add_report, kz::add_compare,
                    kz::add_gauntlet, kz::add_internal})
     add(app, status);
+  std::vector<std::string> known;
+  for (auto* command : app.get_subcommands({})) known.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::find(known, argv[1]) == known.end()) {
+    auto near = kz::near_matches(argv[1], known);
+    throw kz::Error({kz::Errc::usage, "read command", fmt::format("'{}'", argv[1]),
+                     "there is no such command",
+                     near.empty() ? "see kangzao --help" : fmt::format("did you mean {}?", near.front()), 0});
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -56,7 +68,7 @@ int main(int argc, char** argv) {
     return guarded(argc, argv);
   } catch (const kz::Error& e) {
     complain(e);
-    return exit_of(e.code());
+    return kz::told_to_stop() ? interrupted : exit_of(e.code());
   } catch (const std::exception& e) {  // JournalError and what the host throws at us
     complain(e);
     return host_trouble;

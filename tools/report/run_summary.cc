@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace kz {
 namespace {
@@ -27,6 +28,7 @@ class Folder {
 
   void take(const nlohmann::json& r) {
     std::string type = text_of(r, "type");
+    count(r);
     if (type == "run-start")
       start(r);
     else if (type == "test-start")
@@ -45,6 +47,8 @@ class Folder {
       retries(r);
     else if (type == "note" || type == "recovery")
       note(text_of(r, "text"));
+    else if (type == "environment")
+      run_.environment["device"] = r.value("device", nlohmann::json::object());
     else if (type == "device-lost")
       run_.stopped_lost = true;
     else if (type == "resume")
@@ -63,6 +67,19 @@ class Folder {
   }
 
  private:
+  void count(const nlohmann::json& r) {
+    auto it = r.find("seq");
+    if (it == r.end() || !it->is_number_unsigned()) return;
+    const auto seq = it->get<uint64_t>();
+    if (seq > next_)
+      note(seq == next_ + 1 ? fmt::format("record {} is missing from the journal", next_)
+                            : fmt::format("records {} to {} are missing from the journal", next_, seq - 1));
+    else if (seq < next_)
+      note(fmt::format("record {} comes after record {}: lines of the journal were moved or repeated", seq,
+                       next_ - 1));
+    next_ = seq + 1;
+  }
+
   // A test that floods must not flood the report too.
   void note(const std::string& text) {
     if (++notes_ <= most_notes)
@@ -100,6 +117,11 @@ class Folder {
     auto v = parse_verdict(text_of(r, "verdict"));
     running_.clear();
     if (t == nullptr || !v) return;
+    // What stood for a test that could not run is void once it runs.
+    if (std::exchange(t->stood_in, r.value("ran", nlohmann::json()) == false)) {
+      t->verdict = Verdict::not_run;
+      t->runs = t->bad_runs = 0;
+    }
     ++t->runs;
     t->passed += *v == Verdict::pass ? 1 : 0;
     t->seconds += number_of(r, "seconds");
@@ -170,6 +192,7 @@ class Folder {
   std::map<std::string, size_t> index_;
   std::string running_, danger_;
   size_t notes_ = 0;
+  uint64_t next_ = 0;  // sequence number
 };
 
 }  // namespace

@@ -19,9 +19,10 @@ struct TestResult {
   int level = 0;
   Verdict verdict = Verdict::not_run;  // the worst of all repetitions
   std::string reason;
-  double seconds = 0;  // of all repetitions
-  int runs = 0;    // verdicts, of any kind
-  int passed = 0;  // of them, the ones that can bound a failure rate
+  double seconds = 0;                 // of all repetitions
+  bool stood_in = false;              // the verdict is of a test that did not run
+  int runs = 0;                       // verdicts, of any kind
+  int passed = 0;                     // of them, the ones that can bound a failure rate
   int bad_runs = 0;                   // neither pass, warn nor skip
   std::string rerun;                  // the command line that runs just this
   std::string retries;                // "hard (3 of 3 retries failed)", "intermittent (...)"

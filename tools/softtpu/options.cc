@@ -45,8 +45,9 @@ std::chrono::nanoseconds parse_duration(const std::string& text) {
 
 uint32_t parse_geometry(const std::string& text) {
   std::array<uint32_t, 4> w{};
-  if (!split<4>(text, ',', {5, 4, 8, 10}, w))
-    refuse("geometry", text, "four widths in bits such as 3,1,4,5 (channel, pseudo channel, bank, column)");
+  // In a URI the comma parts options, so that there it is 3x1x4x5.
+  if (!split<4>(text, ',', {5, 4, 8, 10}, w) && !split<4>(text, 'x', {5, 4, 8, 10}, w))
+    refuse("geometry", text, "four widths in bits such as 3x1x4x5 (channel, pseudo channel, bank, column)");
   return KZ_GEOM(w[0], w[1], w[2], w[3]);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -48,12 +49,17 @@ std::vector<ScriptStep> parse_script(std::string_view text, const std::string& n
 }
 
 std::vector<ScriptStep> load_script(const std::string& path) {
+  constexpr std::streamsize most = 16 << 20;
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) throw_errno("read script", path, EISDIR);
   std::ifstream in(path);
-  std::ostringstream text;
   if (!in) throw_errno("read script", path, errno != 0 ? errno : ENOENT);
-  text << in.rdbuf();
+  std::string text(most + 1, '\0');  // a device node has no end
+  in.read(text.data(), most + 1);
   if (in.bad()) throw_errno("read script", path, EIO);
-  return parse_script(text.str(), path);
+  if (in.gcount() > most) throw_errno("read script", path, EFBIG);
+  text.resize(static_cast<size_t>(in.gcount()));
+  return parse_script(text, path);
 }
 
 const ScriptStep* ScriptPlayer::due(Clock::time_point now) {

@@ -22,6 +22,7 @@ struct TestOutcome {
   int leftovers = 0;          // processes it left behind
   bool left_running = false;  // it hangs and may not be killed
   bool interrupted = false;   // we were told to stop
+  pid_t pid = -1;
 };
 
 struct TestRun {

@@ -2,6 +2,7 @@
 #include "tools/kangzao/runner/probe.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <cstring>
@@ -18,6 +19,9 @@ namespace {
 
 using nlohmann::json;
 
+// Sent by an administrator, a limit or a host out of memory, never by what a device does.
+bool is_hosts(int signal) { return signal == SIGKILL || signal == SIGXCPU || signal == SIGTERM; }
+
 ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseconds limit,
                 const CaptureRules& rules) {
   Captured got = run_captured({program_directory() + "/kangzao", what, "--device", uri}, {}, limit, rules);
@@ -27,6 +31,9 @@ ProbeResult ask(const char* what, const std::string& uri, std::chrono::milliseco
     result.code = "timeout";
     bool stopped = rules.stop && rules.stop();
     result.text = stopped ? "interrupted" : fmt::format("no answer within {} s", limit.count() / 1000);
+  } else if (WIFSIGNALED(got.status) && is_hosts(WTERMSIG(got.status))) {
+    throw Error({Errc::io, "ask the device through", what, "it was ended by " + describe_status(got.status),
+                 "see the limits of memory and time of this host, then use 'kangzao resume'", 0});
   } else if (!answer.is_object()) {
     result.code = "crash";
     result.text = fmt::format("{} ended with {}", what, describe_status(got.status));
@@ -151,7 +158,9 @@ struct Rung {
   std::function<void(Device&)> act;
   bool bring_up;
 };
-Rung open_again() { return {"open", [](Device&) {}, true}; }
+Rung open_again() {
+  return {"open", [](Device&) {}, true};
+}
 
 bool attempt(const std::string& uri, const Rung& rung, json& tried) {
   try {
@@ -206,8 +215,8 @@ int recover_main(const std::string& uri) {
                              Rung{"firmware reset", by(ResetKind::firmware), false},
                              Rung{"device reset", by(ResetKind::device), false}})
       if (attempt(uri, rung, tried)) return {{"tried", tried}};
-    return {{"error",
-             {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
+    return {
+        {"error", {{"code", "device gone"}, {"text", "no reset brought the device back: " + tried.dump()}}}};
   });
 }
 

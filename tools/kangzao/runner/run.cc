@@ -56,7 +56,8 @@ void catch_signals() {
   action.sa_handler = [](int s) { stop_signal = s; };  // no SA_RESTART: waits return
   struct sigaction before {};
   for (int s : {SIGINT, SIGTERM, SIGHUP})  // nohup and shells ask for some to be ignored
-    if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(s, &action, nullptr);
+    if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+      ::sigaction(s, &action, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // a file limit shows as EFBIG
 }
@@ -143,11 +144,14 @@ RunSummary Runner::go() {
 void Runner::run_all() {
   int repeat = options_.until_fail ? 1 << 30 : options_.repeat;
   bool stop_early = options_.until_fail || options_.stop_on_fail;
-  for (int i = 0; i < repeat; ++i)
+  for (int i = 0; i < repeat; ++i) {
+    any_ran_ = false;
     for (auto& t : tests_) {
       if (lost_ || told_to_stop() || (failed_ && stop_early)) return;
       if (done_[t.id] <= i) run_one(t, i);
     }
+    if (options_.until_fail && !any_ran_) return;  // nothing here can run, so nothing will ever fail
+  }
 }
 
 void Runner::run_one(const TestDeclaration& t, int iteration) {
@@ -155,19 +159,34 @@ void Runner::run_one(const TestDeclaration& t, int iteration) {
   uint64_t seed = options_.seed + static_cast<uint64_t>(iteration);
   revive();
   progress_->begin(t.id);
-  // What the kernel said since the last test is nobody's.
-  if (KernelLines between = kernel_->take(); !between.against.empty() || between.overrun)
-    journal_->write({{"type", "kernel-context"}, {"lines", between.against}, {"overrun", between.overrun}});
+  take_kernel_context();
   journal_->write(
       {{"type", "test-start"}, {"id", t.id}, {"iteration", iteration}, {"seed", std::to_string(seed)}}, true);
   snapshot(t, "before");
-  TestOutcome out = attempt(t, seed, true);
-  if (out.interrupted) return journal_->write({{"type", "interrupted"}, {"id", t.id}}, true);
-  snapshot(t, "after");
-  judge_kernel_log(t, out);
-  settle(t, out);
-  verdict(t, out, seed);
-  if (out.verdict == Verdict::fail && !lost_) retry(t, seed);
+  try {
+    TestOutcome out = attempt(t, seed, true);
+    if (out.interrupted) return interrupted(t, out);
+    snapshot(t, "after");
+    judge_kernel_log(t, out);
+    bool reset_by_us = !settle(t, out);
+    // The kernel may speak late; but not against a test what a recovery made it say.
+    if (!reset_by_us) judge_kernel_log(t, out);
+    verdict(t, out, seed);
+    if (out.verdict == Verdict::fail && !lost_) retry(t, seed);
+  } catch (...) {
+    // The host failed, not the device: the test is to run again, not to be called dead.
+    journal_->last_words({{"type", "interrupted"}, {"id", t.id}});
+    throw;
+  }
+}
+
+void Runner::interrupted(const TestDeclaration& t, const TestOutcome& out) {
+  json record = {{"type", "interrupted"}, {"id", t.id}};
+  if (out.left_running) {
+    record["left_running"] = out.pid;
+    lost_ = true;
+  }
+  journal_->write(std::move(record), true);
 }
 
 TestOutcome Runner::attempt(const TestDeclaration& t, uint64_t seed, bool keep_records) {
@@ -243,6 +262,7 @@ void Runner::verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t 
   journal_->write(std::move(record), true);
   ++done_[t.id];
   failed_ |= is_unclean(out.verdict);
+  any_ran_ |= out.verdict != Verdict::skip && out.verdict != Verdict::blocked;
   progress_->end(t.id, out.verdict, out.seconds, out.reason);
 }
 
@@ -252,9 +272,17 @@ void Runner::verdict_without_run(const TestDeclaration& t, Verdict v, const std:
                    {"level", t.level},
                    {"verdict", to_string(v)},
                    {"reason", reason},
+                   {"ran", false},
                    {"seconds", 0}});
   ++done_[t.id];
   progress_->end(t.id, v, 0, reason);
+}
+
+// What the kernel says between tests is nobody's.
+void Runner::take_kernel_context() {
+  if (!kernel_) return;
+  if (KernelLines between = kernel_->take(); !between.against.empty() || between.overrun)
+    journal_->write({{"type", "kernel-context"}, {"lines", between.against}, {"overrun", between.overrun}});
 }
 
 void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
@@ -281,6 +309,7 @@ void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
 }
 
 void Runner::finish(const char* how) {
+  take_kernel_context();
   softtpu_.reset();
   RunSummary now = summarize(read_journal(directory_));
   now.interrupted = told_to_stop();

@@ -55,6 +55,7 @@ class Runner {
   struct Before {
     bool resumed = false;
     std::string test, danger, seed;  // the test that was running, its last dangerous step
+    bool knew_device = false;        // its environment names what answers
   };
   Runner(RunOptions options, std::string directory, bool quiet, Before before);
   void take_up(const Journal& journal);
@@ -70,7 +71,8 @@ class Runner {
   CaptureRules rules() const;
   std::string refusal(const TestDeclaration& t) const;
   void run_one(const TestDeclaration& t, int iteration);
-  void settle(const TestDeclaration& t, TestOutcome& out);
+  // False: the device was reset or started anew, or is lost.
+  bool settle(const TestDeclaration& t, TestOutcome& out);
   bool device_died();
   void revive();
   bool restore_device(const std::string& why, TestOutcome& out);
@@ -79,6 +81,8 @@ class Runner {
   TestOutcome attempt(const TestDeclaration& t, uint64_t seed, bool keep_records);
   void verdict(const TestDeclaration& t, const TestOutcome& out, uint64_t seed);
   void verdict_without_run(const TestDeclaration& t, Verdict v, const std::string& reason);
+  void take_kernel_context();
+  void interrupted(const TestDeclaration& t, const TestOutcome& out);
   void judge_kernel_log(const TestDeclaration& t, TestOutcome& out);
   bool is_softtpu() const { return uri_.scheme == "softtpu"; }
   bool may_kill() const { return is_softtpu() || options_.destructive; }
@@ -102,9 +106,10 @@ class Runner {
   std::map<std::string, int> done_;  // verdicts per test so far
   std::vector<std::string> inhabitants_;
   unsigned long taint_ = 0;
-  bool lost_ = false;    // the device did not come back: stop
-  bool failed_ = false;  // something was not clean
-  bool ready_ = false;   // begin() found something that can run
+  bool lost_ = false;     // the device did not come back: stop
+  bool failed_ = false;   // something was not clean
+  bool any_ran_ = false;  // in this round, a test that was neither skipped nor blocked
+  bool ready_ = false;    // begin() found something that can run
   Before before_;
 };
 

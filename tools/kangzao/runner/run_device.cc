@@ -29,7 +29,8 @@ bool needs_health_check(const TestDeclaration& t, const TestOutcome& out) {
 void Runner::start_softtpu() {
   SoftTpuSpec spec{.options = uri_.options,
                    .directory = directory_.size() <= longest_socket_folder ? directory_ : "",
-                   .extra = {}};
+                   .extra = {},
+                   .stop = told_to_stop};
   if (!spec.options.contains("log")) spec.options["log"] = directory_ + "/softtpu.log";
   softtpu_ = std::make_unique<SoftTpuProcess>(spec);
   test_uri_ = "vfio-user:" + softtpu_->socket();
@@ -53,6 +54,8 @@ void Runner::prepare() {
   kernel_ = std::make_unique<KernelLog>(names);
   taint_ = kernel_taint();
   if (!before_.resumed) write_start(probe);
+  if (before_.resumed && !before_.knew_device && probe.ok)
+    journal_->write({{"type", "environment"}, {"device", probe.data}});
   journal_device_process();
   if (!kernel_->unreadable().empty())
     journal_->write({{"type", "note"}, {"text", "kernel log not watched: " + kernel_->unreadable()}});
@@ -72,7 +75,7 @@ void Runner::journal_device_process() {
 // False: no test can run, and each has its verdict.
 bool Runner::begin_tests(const ProbeResult& probe) {
   if (probe.ok) {
-    if (!before_.test.empty()) check_after_death();
+    if (before_.resumed) check_after_death();
     return !lost_;
   }
   if (told_to_stop()) return false;
@@ -91,37 +94,38 @@ bool Runner::begin_tests(const ProbeResult& probe) {
 }
 
 // After a test: is the device still good? A device that comes back turns device-lost into fail.
-void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
+bool Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (out.left_running) {
     lost_ = true;
     journal_->write(
         {{"type", "device-lost"}, {"id", t.id}, {"text", "a test hangs on the device and is left alone"}},
         true);
-    return;
+    return false;
   }
   bool dead = device_died();
-  if (!dead && !needs_health_check(t, out)) return;
-  if (t.has_label("host") && !dead) return;
+  if (!dead && !needs_health_check(t, out)) return true;
+  if (t.has_label("host") && !dead) return true;
   if (!dead) {
     ProbeResult health = check_health(test_uri_, rules());
-    if (told_to_stop()) return;
+    if (told_to_stop()) return true;
     journal_->write({{"type", "health"},
                      {"id", t.id},
                      {"ok", health.ok},
                      {"text", health.text},
                      {"detail", health.data}});
     // It answers, only wrongly: that is for the tests to judge, and no reset's business.
-    if (!health.ok && health.code == to_string(Errc::bad_data) && out.verdict != Verdict::device_lost) return;
+    if (!health.ok && health.code == to_string(Errc::bad_data) && out.verdict != Verdict::device_lost)
+      return true;
     if (health.ok) {
       if (out.verdict == Verdict::device_lost)
         out.verdict = Verdict::fail, out.reason = "device lost, it came back by itself: " + out.reason;
-      return;
+      return true;
     }
     if (out.verdict == Verdict::pass || out.verdict == Verdict::warn) {
       out.verdict = Verdict::fail;
       out.reason = "the device is not healthy afterwards: " + health.text;
     }
-    if (restore_device(health.text, out)) return;
+    if (restore_device(health.text, out)) return false;
   } else {
     // Nobody to connect to looks like a host that is not set up; but it was the device that went.
     if (out.verdict == Verdict::blocked) out.verdict = Verdict::device_lost;
@@ -130,11 +134,12 @@ void Runner::settle(const TestDeclaration& t, TestOutcome& out) {
                      {"id", t.id},
                      {"kind", ev::lost},
                      {"detail", {{"how", "closed"}, {"back", back}}}});
-    if (back) return;
+    if (back) return false;
   }
   out.verdict = Verdict::device_lost;
   lost_ = true;
   journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", out.reason}}, true);
+  return false;
 }
 
 // Our own device: is it gone, or going? A killed process is there for a while.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
+#include "shim/base/error.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
 
@@ -45,6 +47,20 @@ std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestD
     out.push_back(*it);
   }
   return out;
+}
+
+std::string boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+// Is the process of that number, which another may have by now, a program of ours?
+bool is_test(pid_t pid) {
+  std::error_code ec;
+  fs::path program = fs::read_symlink(fmt::format("/proc/{}/exe", pid), ec);
+  return !ec && program.parent_path() == program_directory();
 }
 
 }  // namespace
@@ -114,11 +130,23 @@ void Runner::take_up(const Journal& journal) {
       before_.danger = text_of(r, "step");
     } else if (type == "verdict") {
       auto v = parse_verdict(text_of(r, "verdict"));
-      if (v && *v != Verdict::not_run) ++done_[id];
+      // What was blocked or not reached without having run may run now.
+      bool stood_in = r.value("ran", nlohmann::json()) == false && v != Verdict::skip;
+      if (v && *v != Verdict::not_run && !stood_in) ++done_[id];
       failed_ |= v && is_unclean(*v);
       before_.test.clear();
     } else if (type == "interrupted") {  // by the user, not by the device: it runs again
       before_.test.clear();
+      if (auto left = r.find("left_running"); left != r.end() && left->is_number_integer() &&
+                                              text_of(r, "boot") == boot_id() && is_test(left->get<pid_t>()))
+        throw JournalError(
+            fmt::format("{} of that run still hangs on the device (process {}); end it, or start the "
+                        "machine anew, before the run goes on",
+                        id, left->get<pid_t>()));
+    } else if (type == "environment") {
+      before_.knew_device = true;
+    } else if (type == "run-start") {
+      before_.knew_device = r.contains("environment") && r["environment"].contains("device");
     } else if (type == "device-process") {
       remove_stale_socket(text_of(r, "socket"));
       remove_stale_socket(text_of(r, "control"));
@@ -136,12 +164,20 @@ void Runner::bury_dead_test() {
   }
 }
 
-// The test that was running when the runner died may have left the device in pieces.
+// Whatever was going on when the runner died may have left the device in pieces.
 void Runner::check_after_death() {
   if (softtpu_) return;  // a fresh one
-  auto dead = std::find_if(tests_.begin(), tests_.end(), [&](auto& t) { return t.id == before_.test; });
-  TestOutcome out;
-  if (dead != tests_.end()) settle(*dead, out);
+  ProbeResult health = check_health(test_uri_, rules());
+  if (told_to_stop()) return;
+  journal_->write({{"type", "health"},
+                   {"id", before_.test},
+                   {"ok", health.ok},
+                   {"text", health.text},
+                   {"detail", health.data}});
+  TestOutcome nobody;
+  if (health.ok || health.code == to_string(Errc::bad_data) || restore_device(health.text, nobody)) return;
+  lost_ = true;
+  journal_->write({{"type", "device-lost"}, {"id", before_.test}, {"text", nobody.reason}}, true);
 }
 
 }  // namespace kz

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "tools/kangzao/runner/safety.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -97,6 +100,24 @@ void find_mounts(const SystemRoots& roots, const Names& blocks, Found& found) {
       found.push_back(node + " is swap");
 }
 
+// A file system over several devices names only one of them as mounted.
+void find_btrfs(const SystemRoots& roots, const Names& blocks, Found& found) {
+  for (auto& uuid : entries(roots.sys + "/fs/btrfs"))
+    for (auto& name : entries(roots.sys + "/fs/btrfs/" + uuid + "/devices"))
+      if (blocks.contains(name))
+        found.push_back(fmt::format("{} belongs to the mounted btrfs {}", name, uuid));
+}
+
+// Held for itself alone by something that no table names (ZFS, a virtual machine's disk).
+void find_holders(const SystemRoots& roots, const Names& blocks, Found& found) {
+  if (!found.empty()) return;
+  for (auto& name : blocks) {
+    int fd = ::open((roots.dev + "/" + name).c_str(), O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == EBUSY) found.push_back(name + " is held open by somebody for himself alone");
+    if (fd >= 0) ::close(fd);
+  }
+}
+
 void find_routes(const SystemRoots& roots, const Names& interfaces, Found& found) {
   std::ifstream routes(roots.proc + "/net/route"), routes6(roots.proc + "/net/ipv6_route");
   std::string name, destination;
@@ -117,6 +138,9 @@ void find_consoles(const SystemRoots& roots, const std::string& bdf, Found& foun
   for (std::string line; std::getline(consoles, line);)
     if (std::string name = line.substr(0, line.find(' ')); ttys.contains(name))
       found.push_back(name + " is a console");
+  std::ifstream boot_display(roots.sys + "/bus/pci/devices/" + bdf + "/boot_vga");
+  if (int first = 0; boot_display >> first && first == 1)
+    found.push_back("it is the display that the machine booted with");
   if (!class_devices(roots, "graphics", bdf).empty()) found.push_back("a frame buffer console runs on it");
 }
 
@@ -129,6 +153,8 @@ std::vector<std::string> inhabitants(const Bdf& address, const SystemRoots& root
   for (auto& name : class_devices(roots, "block", bdf)) add_blocks(roots, name, blocks);
   for (auto& name : class_devices(roots, "net", bdf)) add_interfaces(roots, name, interfaces);
   find_mounts(roots, blocks, found);
+  find_btrfs(roots, blocks, found);
+  find_holders(roots, blocks, found);
   find_routes(roots, interfaces, found);
   find_consoles(roots, bdf, found);
   return found;

@@ -14,6 +14,7 @@ namespace kz {
 struct SystemRoots {
   std::string sys = "/sys";
   std::string proc = "/proc";
+  std::string dev = "/dev";
 };
 
 // "nvme0n1p2 is mounted on /", "eth0 carries the default route", ... Empty: nobody lives there.

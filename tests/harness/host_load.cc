@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "tests/harness/host_load.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace kz::test {
+
+HostLoad::HostLoad()
+    : file_(::open("/proc/pressure/cpu", O_RDONLY | O_CLOEXEC)), at_(std::chrono::steady_clock::now()) {
+  last_ = total();
+}
+
+// some avg10=0.00 avg60=0.00 avg300=0.00 total=15974917266
+std::chrono::microseconds HostLoad::total() const {
+  char text[256];
+  const ssize_t n = file_ ? ::pread(file_.get(), text, sizeof text - 1, 0) : 0;
+  if (n <= 0) return {};
+  text[n] = '\0';
+  const char* found = std::strstr(text, "total=");
+  return std::chrono::microseconds(found ? std::strtoll(found + 6, nullptr, 10) : 0);
+}
+
+std::chrono::microseconds HostLoad::waited() {
+  const auto now = total();
+  at_ = std::chrono::steady_clock::now();
+  return now - std::exchange(last_, now);
+}
+
+double HostLoad::share() {
+  const auto before = at_;
+  const auto took = waited();
+  const std::chrono::duration<double> between = at_ - before;
+  return between.count() > 0 ? std::min(1.0, std::chrono::duration<double>(took) / between) : 0;
+}
+
+}  // namespace kz::test
