@@ -73,9 +73,10 @@ def one_round(args, n, rng, base):
         problems.append(f"processes left after the {kind} was killed: {left}")
     journal = out / "journal.jsonl"
     if not journal.exists():
-        if kind != "runner":
+        # Killed before the run began (a device or a program that lists its tests): host trouble, nothing to resume.
+        if kind != "runner" and (code != 4 or out.exists()):
             problems.append(f"no journal, exit {code}")
-        return kind, hit, problems  # killed before the run began: nothing to resume
+        return kind, hit, problems
     before, _ = common.read_journal(journal)
     done = common.verdicts(before)
     if not hit and kind != "runner" and code not in (0, 1):
