@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
@@ -65,7 +66,10 @@ int guarded(int argc, char** argv) {
 int main(int argc, char** argv) {
   kz::occupy_standard_fds();
   try {
-    return guarded(argc, argv);
+    int status = guarded(argc, argv);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    kz::say("kangzao: standard output could not be written\n");
+    return status == 0 ? int{host_trouble} : status;
   } catch (const kz::Error& e) {
     complain(e);
     return kz::told_to_stop() ? interrupted : exit_of(e.code());

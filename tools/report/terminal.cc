@@ -97,7 +97,12 @@ std::string colourise(Verdict v, const std::string& text, bool colour) {
 std::string to_terminal(const RunSummary& run, const TerminalStyle& style) {
   std::string out =
       fmt::format("device {}, profile {}, seed {}\n\n", printable(run.device), run.profile, run.seed);
-  out += table(run, style.colour) + "\n";
+  if (run.results.empty())
+    out +=
+        "nothing was selected: no test has all that was asked for; 'kangzao list' shows ids, levels and "
+        "labels\n";
+  else
+    out += table(run, style.colour) + "\n";
   if (auto bad = exceptions(run, style.colour); !bad.empty()) out += bad + "\n";
   for (auto& line : run.proved) out += "proved      " + printable(line) + "\n";
   for (auto& line : run.not_proved) out += "not proved  " + printable(line) + "\n";
