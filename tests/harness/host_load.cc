@@ -26,17 +26,13 @@ std::chrono::microseconds HostLoad::total() const {
   return std::chrono::microseconds(found ? std::strtoll(found + 6, nullptr, 10) : 0);
 }
 
-std::chrono::microseconds HostLoad::waited() {
+std::optional<double> HostLoad::share() {
+  const std::chrono::duration<double> between = std::chrono::steady_clock::now() - at_;
+  if (between < window) return std::nullopt;
   const auto now = total();
+  const std::chrono::duration<double> waited = now - std::exchange(last_, now);
   at_ = std::chrono::steady_clock::now();
-  return now - std::exchange(last_, now);
-}
-
-double HostLoad::share() {
-  const auto before = at_;
-  const auto took = waited();
-  const std::chrono::duration<double> between = at_ - before;
-  return between.count() > 0 ? std::min(1.0, std::chrono::duration<double>(took) / between) : 0;
+  return std::min(1.0, waited / between);
 }
 
 }  // namespace kz::test

@@ -3,22 +3,26 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
 #include "shim/base/fd.h"
 
 namespace kz::test {
 
-// Time in which some runnable thread of the host waited for a processor: "some" of /proc/pressure/cpu, in
-// whole microseconds (Linux, Documentation/accounting/psi.rst). A device that is slow leaves it alone, other
-// work beside the test does not. Where the kernel does not tell it, no time counts as waited.
+// How much of the time some runnable thread of the host waited for a processor: "some" of /proc/pressure/cpu
+// (Linux, Documentation/accounting/psi.rst). A device that is slow leaves it alone, other work beside the
+// test does not. Where the kernel does not tell it, nothing counts as waited.
 class HostLoad {
  public:
+  // The kernel weighs processors by whole ticks since the last reading: more frequent ones tell less than
+  // there was.
+  static constexpr auto window = std::chrono::milliseconds(200);
+  // Above this a measurement of single commands says more of the host than of the device.
+  static constexpr double busy = 0.1;
+
   HostLoad();
-  bool known() const { return bool(file_); }
-  // Since the call before, or since construction.
-  std::chrono::microseconds waited();
-  // waited() as a share of the time since the call before, 0..1.
-  double share();
+  // The share, 0..1, since the call before or construction; nothing as long as a window has not passed.
+  std::optional<double> share();
 
  private:
   std::chrono::microseconds total() const;

@@ -230,6 +230,11 @@ void DeviceTest::judge() {
        std::this_thread::yield())
     after = take_snapshot(device());
   session.send({{"type", "snapshot"}, {"when", "after"}, {"data", to_json(after)}});
+  if (after.telemetry.all_ones && caps().has(Cap::registers) && device().read_register(KZ_REG_MAGIC) == ~0u)
+    throw Error({.code = Errc::gone,
+                 .operation = "look at",
+                 .target = "the device",
+                 .detail = "registers read all ones"});
   for (const auto& f : judge_difference(before, after, caps().limits, state_->expected, state_->id)) {
     evidence(f.kind, f.detail);
     if (f.fails)

@@ -87,7 +87,7 @@ KZ_TEST(
   const double bytes = kBatch * kPiece;
   const double link = caps().has(Cap::config_read) ? link_limit(device().config()) : 0;
   double up = 1e9, down = 1e9, copy = 1e9;
-  std::vector<double> ratios, quiet_ratios;
+  std::vector<double> ratios, quiet_ratios, window;
   HostLoad load;
   auto ratio = [&] { return quantile(quiet_ratios, 0.8); };
   // Each round is judged by itself, since the host's own speed moves, and only if nobody had to wait for a
@@ -96,12 +96,14 @@ KZ_TEST(
   const Deadline patience(4s);
   while (quiet_ratios.size() < kQuietRounds || ratio() < kLeast) {
     if (ratios.size() >= kQuietRounds && patience.passed()) break;
-    load.waited();
     const double this_up = batch(true), this_down = batch(false), this_copy = reference();
-    const bool quiet = load.share() < 0.1;
     const double limit = link > 0 ? std::min(link, bytes / this_copy) : bytes / this_copy;
     ratios.push_back(bytes / std::max(this_up, this_down) / limit);
-    if (quiet) quiet_ratios.push_back(ratios.back());
+    window.push_back(ratios.back());
+    if (const auto share = load.share()) {
+      if (*share < HostLoad::busy) quiet_ratios.insert(quiet_ratios.end(), window.begin(), window.end());
+      window.clear();
+    }
     up = std::min(up, this_up);
     down = std::min(down, this_down);
     copy = std::min(copy, this_copy);

@@ -61,11 +61,11 @@ class Control {
 
 struct Times {
   std::vector<double> device, host;
-  std::vector<double> waited;  // for a processor, by anybody on the host, while the command ran
+  std::vector<bool> busy;  // the host, while the command ran
 };
 
-// Jumps far above the median, and in how many eighths of the run there are some. Those in which the host's
-// processors were fought over for most of the time are counted apart.
+// Jumps far above the median, and in how many eighths of the run there are some. Those in a time in which
+// the host's processors were fought over are counted apart.
 struct Jumps {
   uint64_t count = 0;
   uint64_t excused = 0;
@@ -73,13 +73,13 @@ struct Jumps {
   double largest = 0;
 };
 
-Jumps find_jumps(const std::vector<double>& times, const std::vector<double>& waited = {}) {
+Jumps find_jumps(const std::vector<double>& times, const std::vector<bool>& busy = {}) {
   Jumps jumps;
-  const double typical = median(times), limit = std::max(2000.0, 8 * typical);
+  const double limit = std::max(2000.0, 8 * median(times));
   bool in_block[kBlocks] = {};
   for (size_t i = 0; i < times.size(); ++i) {
     if (times[i] <= limit) continue;
-    if (!waited.empty() && waited[i] > (times[i] - typical) / 2) {
+    if (i < busy.size() && busy[i]) {
       ++jumps.excused;
       continue;
     }
@@ -92,7 +92,7 @@ Jumps find_jumps(const std::vector<double>& times, const std::vector<double>& wa
 }
 
 void judge_tail(const Times& t) {
-  const Jumps device = find_jumps(t.device, t.waited), host = find_jumps(t.host);
+  const Jumps device = find_jumps(t.device, t.busy), host = find_jumps(t.host);
   metric("soak.jumps.device", static_cast<double>(device.count), "commands");
   metric("soak.jumps.excused", static_cast<double>(device.excused), "commands");
   metric("soak.jumps.host", static_cast<double>(host.count), "wake-ups");
@@ -167,11 +167,10 @@ KZ_TEST(soak, latency,
   run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, 1}});
   const auto start = Clock::now();
   while (us(Clock::now() - start) < 1e6 * kSeconds * scale()) {
-    load.waited();
     const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
     t.device.push_back(us(done.seen - done.submitted));
-    t.waited.push_back(us(load.waited()));
     t.host.push_back(control.once());
+    if (const auto share = load.share()) t.busy.resize(t.device.size(), *share >= HostLoad::busy);
   }
   report_summary("soak.fill_1mib", summarize(t.device), "us");
   report_summary("soak.host", summarize(t.host), "us");
