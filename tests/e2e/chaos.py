@@ -78,6 +78,8 @@ def one_round(args, n, rng, base):
             problems.append(f"no journal, exit {code}")
         return kind, hit, problems
     before, _ = common.read_journal(journal)
+    if kind == "runner" and not before:
+        return kind, hit, problems  # the run never began
     done = common.verdicts(before)
     if not hit and kind != "runner" and code not in (0, 1):
         problems.append(f"exit {code} though nothing was killed")

@@ -119,14 +119,14 @@ TEST_F(JournalTest, AppendingCutsATornLineAndGoesOnCounting) {
   EXPECT_EQ(j.records[3]["seq"], 3);
 }
 
-TEST_F(JournalTest, WhatCannotBeReadIsNotCut) {
+TEST_F(JournalTest, WhatCannotBeOpenedIsNotCut) {
   { JournalWriter(dir_, JournalWriter::Mode::create).write({{"type", "a"}}); }
   std::string before = bytes();
   int free = ::dup(0);
   ::close(free);
   rlimit old, few;
   ::getrlimit(RLIMIT_NOFILE, &old);
-  few = {static_cast<rlim_t>(free) + 2, old.rlim_max};  // for the lock and the journal, not to read it
+  few = {static_cast<rlim_t>(free) + 1, old.rlim_max};  // for the lock, not for the journal
   ::setrlimit(RLIMIT_NOFILE, &few);
   std::string message = message_of([&] { JournalWriter(dir_, JournalWriter::Mode::append); });
   ::setrlimit(RLIMIT_NOFILE, &old);

@@ -112,7 +112,8 @@ Journal read_journal(const std::string& path) {
   if (in.bad()) throw std::runtime_error(fmt::format("read journal {}: {}", file, std::strerror(errno)));
   Journal journal = reader.finish();
   if (journal.records.empty())
-    throw std::runtime_error(fmt::format("read journal {}: it holds no whole record", file));
+    throw std::runtime_error(
+        fmt::format("read journal {}: it holds no whole record; that run never began, start it again", file));
   return journal;
 }
 

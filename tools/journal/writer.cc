@@ -88,24 +88,29 @@ void JournalWriter::take_lock(const std::string& directory) {
 
 // Finds the end of the last whole line and the last sequence number.
 void JournalWriter::cut_torn_line() {
-  std::ifstream in(path_, std::ios::binary);
-  if (!in) fail("read " + path_, errno);
-  std::string line;
-  uint64_t at = 0, size = 0;
-  while (std::getline(in, line)) {
-    size += line.size() + (in.eof() ? 0 : 1);
-    if (in.eof()) break;  // no newline: torn
-    at = size;
-    auto record = parse_record(line);
-    if (record.is_object() && record.contains("seq") && record["seq"].is_number_unsigned())
-      seq_ = std::max(seq_, record["seq"].get<uint64_t>() + 1);
+  std::string piece(64 << 10, '\0'), line;
+  uint64_t at = 0;
+  for (;;) {
+    ssize_t n = ::pread(file_.fd, piece.data(), piece.size(), static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read " + path_, errno);  // only what was read to its end may be cut
+    if (n == 0) break;
+    for (std::string_view rest(piece.data(), static_cast<size_t>(n)); !rest.empty();) {
+      auto newline = rest.find('\n');
+      auto part = rest.substr(0, newline);
+      if (line.size() <= max_journal_line) line += part;
+      at += part.size();
+      rest.remove_prefix(part.size());
+      if (newline == std::string_view::npos) break;
+      rest.remove_prefix(1);
+      end_ = ++at;
+      auto record = parse_record(line);
+      line.clear();
+      if (record.is_object() && record.contains("seq") && record["seq"].is_number_unsigned())
+        seq_ = std::max(seq_, record["seq"].get<uint64_t>() + 1);
+    }
   }
-  // A stream takes an I/O error for the end of the file: only what was read to its end may be cut.
-  struct stat now {};
-  if (::fstat(file_.fd, &now) != 0) fail("read " + path_, errno);
-  if (in.bad() || size != static_cast<uint64_t>(now.st_size)) fail("read all of " + path_, EIO);
-  end_ = at;
-  if (::ftruncate(file_.fd, static_cast<off_t>(at)) != 0) fail("cut the torn line of " + path_, errno);
+  if (::ftruncate(file_.fd, static_cast<off_t>(end_)) != 0) fail("cut the torn line of " + path_, errno);
 }
 
 void sync_folder(const std::string& directory) {
