@@ -74,7 +74,12 @@ def main():
         check_formats(binary, run, document)
         assert done.returncode == (0 if not bad else 1), done.returncode
         assert {r["level"] for r in document["results"]} == {1, 2, 3, 4}
-        skipped = {r["id"] for r in document["results"] if r["verdict"] == "skip"}
+        # Times are not judged while other work fights over the processors; that is said, here too.
+        busy = {r["id"]: r["reason"] for r in document["results"]
+                if r["id"] in ("dma.bandwidth", "soak.latency") and r["reason"].startswith("the host was too busy")}
+        for name, reason in busy.items():
+            print(f"not judged: {name}: {reason}")
+        skipped = {r["id"] for r in document["results"] if r["verdict"] == "skip"} - set(busy)
         assert skipped == SKIPPED, sorted(skipped ^ SKIPPED)
         assert len(document["proved"]) >= 4 and document["counts"]["pass"] > 60
         same = common.run([f"{binary}/kangzao", "compare", run, run])
