@@ -110,6 +110,7 @@ void JournalWriter::cut_torn_line() {
         seq_ = std::max(seq_, record["seq"].get<uint64_t>() + 1);
     }
   }
+  torn_ = at != end_;
   if (::ftruncate(file_.fd, static_cast<off_t>(end_)) != 0) fail("cut the torn line of " + path_, errno);
 }
 

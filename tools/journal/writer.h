@@ -31,6 +31,7 @@ class JournalWriter {
   // failure nothing more is written: what is on disk stays readable.
   void write(nlohmann::json record, bool durable = false);
   bool failed() const { return failed_; }
+  bool was_torn() const { return torn_; }  // when it was opened to append
   // After a failure: one last short record, for which room was kept. Does what it can, throws nothing.
   void last_words(nlohmann::json record) noexcept;
   // Records written, earlier ones of an appended journal included.
@@ -54,7 +55,7 @@ class JournalWriter {
   uint64_t seq_ = 0;
   uint64_t end_ = 0;   // bytes of whole lines
   uint64_t room_ = 0;  // bytes that the file system has set aside, beyond the end too
-  bool failed_ = false;
+  bool failed_ = false, torn_ = false;
 };
 
 // Returns once the names in `directory` would outlive a crash. Throws JournalError.

@@ -96,8 +96,9 @@ RunOptions RunOptions::from_json(const json& j) {
 }
 
 std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet) {
-  bool torn = read_journal(directory).torn;
-  // From here on nobody else writes; what was read before may be old.
+  if (!fs::exists(directory + "/journal.jsonl"))
+    read_journal(directory);  // says what is wrong, leaves nothing
+  // From here on nobody else writes.
   auto writer = std::make_unique<JournalWriter>(fs::absolute(directory), JournalWriter::Mode::append);
   Journal journal = read_journal(directory);
   const json& start = start_of(journal, directory);
@@ -113,7 +114,7 @@ std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet)
   runner->journal_ = std::move(writer);
   runner->take_up(journal);
   runner->journal_->write({{"type", "resume"}, {"after", runner->before_.test}}, true);
-  if (torn)
+  if (runner->journal_->was_torn())
     runner->journal_->write({{"type", "note"}, {"text", "the journal's last line was torn and is dropped"}});
   return runner;
 }
