@@ -16,6 +16,7 @@ namespace {
 constexpr double kSeconds = 8;
 constexpr uint64_t kLen = uint64_t{1} << 20;
 constexpr int kBlocks = 8;
+constexpr double kMostBusy = 0.25;   // of the commands
 constexpr double kWorstRate = 5e-4;  // of jumps among the commands
 
 double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
@@ -96,15 +97,9 @@ void judge_tail(const Times& t) {
   metric("soak.jumps.device", static_cast<double>(device.count), "commands");
   metric("soak.jumps.excused", static_cast<double>(device.excused), "commands");
   metric("soak.jumps.host", static_cast<double>(host.count), "wake-ups");
-  const double all = static_cast<double>(t.device.size()), rate = static_cast<double>(device.count) / all;
+  const double rate = static_cast<double>(device.count) / static_cast<double>(t.device.size());
   // All through the run, at a rate that a busy host's scheduler alone does not show.
-  if (device.blocks < kBlocks - 2 || device.count < 3 * host.count + 6 || rate < kWorstRate) {
-    if (static_cast<double>(device.excused) / all >= kWorstRate)
-      skip("the host was too busy to judge rare delays: other work waited for a processor in " +
-           std::to_string(device.excused) + " of the " + std::to_string(device.excused + device.count) +
-           " slow commands");
-    return;
-  }
+  if (device.blocks < kBlocks - 2 || device.count < 3 * host.count + 6 || rate < kWorstRate) return;
   const double m = median(t.device);
   evidence(ev::slow, {{"what", "tail"},
                       {"value", device.largest},
@@ -174,8 +169,15 @@ KZ_TEST(soak, latency,
   }
   report_summary("soak.fill_1mib", summarize(t.device), "us");
   report_summary("soak.host", summarize(t.host), "us");
-  judge_trend(t);
+  const double busy = static_cast<double>(std::count(t.busy.begin(), t.busy.end(), true)) /
+                      static_cast<double>(t.device.size());
+  metric("soak.host_busy", busy, "ratio");
   judge_tail(t);
+  if (busy <= kMostBusy) return judge_trend(t);
+  // What was seen in the quiet rest stands; but creeping and rare delays may have hidden in what was busy.
+  if (!::testing::Test::HasFailure())
+    skip("the host was too busy to judge delays: other work waited for a processor in " +
+         std::to_string(static_cast<int>(100 * busy)) + "% of the time");
 }
 
 }  // namespace kz::test
