@@ -12,7 +12,7 @@ namespace kz {
 
 Bytes parse_bytes(std::string_view text) {
   auto bad = [&](std::string why) -> Error {
-    return Error({Errc::usage, "read size", "'" + std::string(text) + "'", std::move(why),
+    return Error({Errc::usage, "read size", fmt::format("'{}'", text), std::move(why),
                   "write a number with an optional K, M, G or T, such as 64M", 0});
   };
   int base = 10;

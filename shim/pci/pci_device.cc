@@ -97,7 +97,7 @@ void refuse_the_rest(Capabilities& caps, const std::string& why) {
 std::string lockdown(const HostRoots& roots) {
   auto text = try_attribute(roots.sys + "/kernel/security/lockdown", 256).value_or("");
   for (const char* mode : {"integrity", "confidentiality"})
-    if (text.find("[" + std::string(mode) + "]") != std::string::npos) return mode;
+    if (text.find(fmt::format("[{}]", mode)) != std::string::npos) return mode;
   return {};
 }
 
