@@ -117,6 +117,7 @@ SoftTpuProcess::SoftTpuProcess(const SoftTpuSpec& spec)
   std::vector<std::string> args{find_softtpu()};
   for (auto& a : softtpu_arguments(spec.options)) args.push_back(a);
   args.insert(args.end(), {"--socket", socket_, "--control", control_});
+  if (spec.directory.empty()) args.emplace_back("--own-folder");
   args.insert(args.end(), spec.extra.begin(), spec.extra.end());
   start(std::move(args));
   try {

@@ -164,6 +164,27 @@ class Checks:
         records, _ = common.read_journal(out / "journal.jsonl")
         assert [r["device"]["vendor"] for r in records if r["type"] == "environment"] == ["1234"], "the environment misses the device"
 
+    def killed_runner_leaves_no_folder(self):
+        """A run whose folder is too deep for a socket keeps its device's sockets in a folder of their own."""
+        self.n += 1
+        tmp, deep = self.tmp / f"tmp-{self.n}", self.tmp / "/".join(["deep"] * 20)
+        tmp.mkdir()
+        deep.mkdir(parents=True)
+        seen = False
+        for n, wait in enumerate((0.1, 0.3, 0.6, 1.0)):
+            child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(deep / str(n)), "--filter",
+                                      "selftest.hangs"], env={**os.environ, "TMPDIR": str(tmp)}, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
+            time.sleep(wait)
+            seen |= any(tmp.iterdir())
+            child.kill()
+            child.wait()
+        assert seen, "no run got as far as its device"
+        deadline = time.monotonic() + 10
+        while any(tmp.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(tmp.iterdir()), list(tmp.rglob("*"))
+
     def killed_run_resumes(self):
         self.n += 1
         out = self.tmp / f"run-{self.n}"

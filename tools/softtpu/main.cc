@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -40,7 +41,7 @@ struct Words {  // the command line as typed
   std::string hbm = "1G", geometry = "3,1,4,5", irq = "msix", seed = "1", service_time, script, log, serial,
               fw_version;
   std::vector<std::string> faults;
-  bool no_ecc = false;
+  bool no_ecc = false, own_folder = false;
   ServerOptions server;
   DeviceOptions device;
 };
@@ -64,6 +65,8 @@ void define_options(CLI::App& app, Words& w) {
   app.add_option("--log", w.log, "append what happens to a file");
   app.add_option("--serial", w.serial, "device serial number, hex");
   app.add_option("--fw-version", w.fw_version, "firmware version (1.4.2)");
+  app.add_flag("--own-folder", w.own_folder,
+               "remove the folder of --socket, and softtpu.err in it, at the end");
   app.add_flag("--one-client", w.server.one_client, "exit when the first client leaves");
 }
 
@@ -149,6 +152,14 @@ void plant(FaultBoard& faults, const std::vector<std::string>& specs) {
   }
 }
 
+// An owner that was killed cannot do it any more. Only what is empty goes, but for the file of our errors.
+void remove_folder(const std::string& socket) {
+  const std::filesystem::path folder = std::filesystem::path(socket).parent_path();
+  std::error_code ec;
+  std::filesystem::remove(folder / "softtpu.err", ec);
+  std::filesystem::remove(folder, ec);
+}
+
 int serve(Words& w, char** argv) {
   understand(w);
   FaultBoard faults;
@@ -158,10 +169,13 @@ int serve(Words& w, char** argv) {
   Fd stop = handle_signals();
   Log log = w.log.empty() ? Log() : Log(w.log);
   Device device(w.device, faults);
-  Server server(w.server, device, faults, log);
-  fmt::print("ready {}\n", w.server.socket);
-  std::fflush(stdout);
-  server.run(stop.get());
+  {
+    Server server(w.server, device, faults, log);
+    fmt::print("ready {}\n", w.server.socket);
+    std::fflush(stdout);
+    server.run(stop.get());
+  }
+  if (w.own_folder) remove_folder(w.server.socket);
   return 0;
 }
 
