@@ -41,6 +41,7 @@ chaos: build
 check: clang asan tsan
 # Freed memory that AddressSanitizer holds back would look like a leak of the test's process.
 asan: export ASAN_OPTIONS := quarantine_size_mb=8
+tsan: export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp
 asan tsan clang:
 	@$(MAKE) --no-print-directory test PRESET=$@
 
