@@ -11,17 +11,22 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: all deps build run test bench check asan tsan clang fuzz chaos gauntlet install clean
+.PHONY: all deps configure build programs run test bench check asan tsan clang fuzz chaos gauntlet install clean
 all: build
 
 deps:
 	@tools/dev/deps.sh build test
 
-build: deps
+configure: deps
 	@cmake --preset $(PRESET) --log-level=WARNING -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+
+build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
-run: build
+programs: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target kz-programs
+
+run: programs
 	@$(BIN)/kangzao run --device $(DEVICE) --profile $(PROFILE) $(ARGS)
 
 test: build
@@ -30,7 +35,7 @@ test: build
 bench: build
 	@$(BIN)/kz-bench $(ARGS)
 
-gauntlet: build
+gauntlet: programs
 	@$(BIN)/kangzao gauntlet $(ARGS)
 
 # Random kill -9 of runner, tests and device: 200 rounds.
