@@ -34,13 +34,15 @@ constexpr int exit_usage = 2;
 constexpr std::string_view valued[] = {"hbm",    "geometry", "irq",    "service-time", "seed",
                                        "queues", "serial",   "script", "fw-version",   "log"};
 
-// In the child: no signal mask and no descriptor of the parent but the three standard ones.
+// In the child: no descriptor of the parent but the three standard ones, and of signals only SIGTERM held
+// back, until the program can clean up when it comes.
 [[noreturn]] void become(char* const* argv, int output, int errors, pid_t parent) {
+  sigset_t end;
+  ::sigemptyset(&end);
+  ::sigaddset(&end, SIGTERM);
+  ::sigprocmask(SIG_SETMASK, &end, nullptr);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // the owner died before the line above
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::setpgid(0, 0);  // Ctrl-C on the terminal ends the owner, which ends the device in its own time
   int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
@@ -96,7 +98,7 @@ SoftTpuProcess::Folder::Folder(std::string given) : path(std::move(given)) {
   if (!path.empty()) return;
   std::error_code ec;
   fs::path temporary = fs::temp_directory_path(ec);  // one that is not there is named by mkdtemp
-  if (const char* named = std::getenv("TMPDIR"); ec && named != nullptr) temporary = named;
+  if (const char* named = std::getenv("TMPDIR"); ec) temporary = named != nullptr ? named : "/tmp";
   path = (temporary / "kz-softtpu-XXXXXX").string();
   if (::mkdtemp(path.data()) == nullptr)
     throw Error({Errc::io, "create folder", path, std::strerror(errno), "name a folder to write to in TMPDIR",

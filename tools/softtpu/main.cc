@@ -114,6 +114,10 @@ Fd handle_signals() {
   struct sigaction before {};
   for (int s : {SIGTERM, SIGINT, SIGHUP})  // nohup and shells ask for some to be ignored
     if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) ::sigaction(s, &stop, nullptr);
+  sigset_t end;  // held back by an owner that started us
+  ::sigemptyset(&end);
+  ::sigaddset(&end, SIGTERM);
+  ::sigprocmask(SIG_UNBLOCK, &end, nullptr);
   struct sigaction bus {};
   bus.sa_sigaction = on_bus_error;
   bus.sa_flags = SA_SIGINFO;
