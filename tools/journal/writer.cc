@@ -135,21 +135,19 @@ void JournalWriter::fail(const std::string& what, int err) {
 void JournalWriter::keep_room(uint64_t bytes) {
   constexpr uint64_t step = 256 << 10, last = 64 << 10;
   if (end_ + bytes + last <= room_) return;
-  int err = ::fallocate(file_.fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(end_),
-                        static_cast<off_t>(bytes + last + step)) == 0
-                ? 0
-                : errno;
-  if (err == ENOSPC || err == EDQUOT) {
-    // Not as much as that, but enough for this line?
-    err = ::fallocate(file_.fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(end_),
-                      static_cast<off_t>(bytes + last)) == 0
-              ? 0
-              : errno;
-    if (err == ENOSPC || err == EDQUOT) fail("write " + path_, err);
-    room_ = end_ + bytes + last;
-    return;
+  for (uint64_t spare : {last + step, last}) {
+    if (::fallocate(file_.fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(end_),
+                    static_cast<off_t>(bytes + spare)) == 0) {
+      room_ = end_ + bytes + spare;
+      return;
+    }
+    if (errno == EINTR) return;  // the next record asks again
+    if (errno != ENOSPC && errno != EDQUOT) {
+      room_ = UINT64_MAX;
+      return;
+    }
   }
-  room_ = err == 0 ? end_ + bytes + last + step : UINT64_MAX;
+  fail("write " + path_, errno);
 }
 
 JournalWriter::~JournalWriter() {
@@ -158,7 +156,8 @@ JournalWriter::~JournalWriter() {
 }
 
 void JournalWriter::last_words(nlohmann::json record) noexcept {
-  if (file_.fd < 0) return;
+  // Behind half a line that could not be taken back it would spoil a second one.
+  if (file_.fd < 0 || ::ftruncate(file_.fd, static_cast<off_t>(end_)) != 0) return;
   try {
     put(finished_line(std::move(record)));
     ::fdatasync(file_.fd);

@@ -37,6 +37,7 @@ class JournalWriter {
   // Records written, earlier ones of an appended journal included.
   uint64_t records() const { return seq_; }
   const std::string& path() const { return path_; }
+  const std::string& boot() const { return boot_; }  // the id that this boot's records carry
 
  private:
   struct File {
