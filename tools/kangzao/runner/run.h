@@ -73,6 +73,8 @@ class Runner {
   void run_one(const TestDeclaration& t, int iteration);
   // False: the device was reset or started anew, or is lost.
   bool settle(const TestDeclaration& t, TestOutcome& out);
+  // Journals what it finds, after the test `id`; nothing when told to stop meanwhile.
+  ProbeResult look_at_health(const std::string& id);
   bool device_died();
   void revive();
   bool restore_device(const std::string& why, TestOutcome& out);

@@ -93,6 +93,14 @@ bool Runner::begin_tests(const ProbeResult& probe) {
   return any;
 }
 
+ProbeResult Runner::look_at_health(const std::string& id) {
+  ProbeResult health = check_health(test_uri_, rules());
+  if (!told_to_stop())
+    journal_->write(
+        {{"type", "health"}, {"id", id}, {"ok", health.ok}, {"text", health.text}, {"detail", health.data}});
+  return health;
+}
+
 // After a test: is the device still good? A device that comes back turns device-lost into fail.
 bool Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (out.left_running) {
@@ -106,13 +114,8 @@ bool Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   if (!dead && !needs_health_check(t, out)) return true;
   if (t.has_label("host") && !dead) return true;
   if (!dead) {
-    ProbeResult health = check_health(test_uri_, rules());
+    ProbeResult health = look_at_health(t.id);
     if (told_to_stop()) return true;
-    journal_->write({{"type", "health"},
-                     {"id", t.id},
-                     {"ok", health.ok},
-                     {"text", health.text},
-                     {"detail", health.data}});
     // It answers, only wrongly: that is for the tests to judge, and no reset's business.
     if (!health.ok && health.code == to_string(Errc::bad_data) && out.verdict != Verdict::device_lost)
       return true;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "shim/base/error.h"
 #include "tools/kangzao/runner/process.h"
@@ -47,13 +46,6 @@ std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestD
     out.push_back(*it);
   }
   return out;
-}
-
-std::string boot_id() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(in, id);
-  return id;
 }
 
 // Is the process of that number, which another may have by now, a program of ours?
@@ -136,10 +128,11 @@ void Runner::take_up(const Journal& journal) {
       if (v && *v != Verdict::not_run && !stood_in) ++done_[id];
       failed_ |= v && is_unclean(*v);
       before_.test.clear();
-    } else if (type == "interrupted") {  // by the user, not by the device: it runs again
+    } else if (type == "interrupted") {  // by the user or the host, not by the device: it runs again
       before_.test.clear();
       if (auto left = r.find("left_running"); left != r.end() && left->is_number_integer() &&
-                                              text_of(r, "boot") == boot_id() && is_test(left->get<pid_t>()))
+                                              text_of(r, "boot") == journal_->boot() &&
+                                              is_test(left->get<pid_t>()))
         throw JournalError(
             fmt::format("{} of that run still hangs on the device (process {}); end it, or start the "
                         "machine anew, before the run goes on",
@@ -168,13 +161,8 @@ void Runner::bury_dead_test() {
 // Whatever was going on when the runner died may have left the device in pieces.
 void Runner::check_after_death() {
   if (softtpu_) return;  // a fresh one
-  ProbeResult health = check_health(test_uri_, rules());
+  ProbeResult health = look_at_health(before_.test);
   if (told_to_stop()) return;
-  journal_->write({{"type", "health"},
-                   {"id", before_.test},
-                   {"ok", health.ok},
-                   {"text", health.text},
-                   {"detail", health.data}});
   TestOutcome nobody;
   if (health.ok || health.code == to_string(Errc::bad_data) || restore_device(health.text, nobody)) return;
   lost_ = true;
