@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
+#include <span>
 
 namespace kz {
 
@@ -17,14 +17,15 @@ void occupy_standard_fds() {
       if (::open("/dev/null", O_RDONLY) != fd) return;
 }
 
-// What others named (files, devices) may hold what would steer a terminal.
-void say(std::string_view said) noexcept {
-  std::string plain(said);
-  for (char& c : plain)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
-  std::string_view text = plain;
+// What others named (files, devices) may hold what would steer a terminal. Piece by piece: there may be no
+// memory left.
+void say(std::string_view text) noexcept {
   while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    char piece[512];
+    const size_t size = text.copy(piece, sizeof piece);
+    for (char& c : std::span(piece, size))
+      if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+    const ssize_t n = ::write(STDERR_FILENO, piece, size);
     if (n < 0 && errno != EINTR) return;
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
   }
