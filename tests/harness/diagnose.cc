@@ -178,13 +178,10 @@ bool report_lost(Device& device, bool under_load, std::chrono::nanoseconds budge
   nlohmann::json detail = {{"how", how_lost(device)}, {"under_load", under_load}};
   // What a device says as soon as it answers is the cause. A reset would take it along, and one that is
   // started while nothing answers may be waited for in vain.
-  std::optional<uint32_t> reason;
-  if (detail["how"] == "all_ones")
-    for (Deadline deadline(budget); !reason && !deadline.passed(); std::this_thread::sleep_for(1ms)) {
-      reason = fatal_code(device);
-      if (!reason && std::string_view(how_lost(device)) != "all_ones") break;
-    }
+  for (Deadline deadline(budget); std::string_view(how_lost(device)) == "all_ones" && !deadline.passed();)
+    std::this_thread::sleep_for(1ms);
   bool back = false;
+  std::optional<uint32_t> reason;
   for (Deadline deadline(budget); !back && !deadline.passed(); std::this_thread::yield()) {
     if (!reason) reason = fatal_code(device);
     try {

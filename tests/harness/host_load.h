@@ -17,8 +17,9 @@ class HostLoad {
   // The kernel weighs processors by whole ticks since the last reading: more frequent ones tell less than
   // there was.
   static constexpr auto window = std::chrono::milliseconds(200);
-  // Above this a measurement of single commands says more of the host than of the device. On two processors the
-  // hand-overs of a test to a software device alone came to 0.04 to 0.15, one busy neighbour made it 0.47 to 0.98.
+  // Above this a measurement of single commands says more of the host than of the device. With the file
+  // sampled every window beside `kangzao run --filter soak.latency` on two processors, the test's own
+  // hand-overs to a software device came to 0.04 to 0.15; with one busy neighbour it was 0.47 to 0.98.
   static constexpr double busy = 0.3;
 
   HostLoad();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Bandwidth beside what the link and this host's memory allow.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -118,8 +120,8 @@ KZ_TEST(
   metric("dma.of_limit_best", bytes / std::max(up, down) / (bytes / copy), "ratio");
   if (quantile(ratios, 0.8) >= kLeast || ratio() >= kLeast) return;
   if (quiet_ratios.size() < kQuietRounds)
-    skip("the host was too busy to judge: in " + std::to_string(ratios.size() - quiet_ratios.size()) +
-         " of " + std::to_string(ratios.size()) + " rounds other work waited for a processor");
+    skip(fmt::format("the host was too busy to judge: in {} of {} rounds other work waited for a processor",
+                     ratios.size() - quiet_ratios.size(), ratios.size()));
   evidence(ev::slow, {{"what", "bandwidth"},
                       {"value", std::min(bytes / up, bytes / down)},
                       {"reference", bytes / copy},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // One steady stream of equal commands: its times neither creep nor jump, compared with what this host does to
 // a thread of its own at the same time.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -176,8 +178,9 @@ KZ_TEST(soak, latency,
   if (busy <= kMostBusy) return judge_trend(t);
   // What was seen in the quiet rest stands; but creeping and rare delays may have hidden in what was busy.
   if (!::testing::Test::HasFailure())
-    skip("the host was too busy to judge delays: other work waited for a processor in " +
-         std::to_string(static_cast<int>(100 * busy)) + "% of the time");
+    skip(fmt::format(
+        "the host was too busy to judge delays: other work waited for a processor in {:.0f}% of the time",
+        100 * busy));
 }
 
 }  // namespace kz::test

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <thread>
 
+#include "tests/harness/host_load.h"
 #include "tests/harness/pattern.h"
 #include "tests/harness/stats.h"
 
@@ -114,6 +118,28 @@ TEST(HarnessPattern, TagsNameTheirPage) {
   EXPECT_FALSE(read_tag(std::span(data).subspan(8)));
   data[20] ^= std::byte{1};
   EXPECT_FALSE(read_tag(data)) << "its CRC is wrong";
+}
+
+// Thrice as many busy threads as processors: some wait all the time.
+TEST(HarnessHostLoad, SeesThatProcessorsAreFoughtOver) {
+  HostLoad load;
+  EXPECT_FALSE(load.share()) << "before a window has passed";
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> hogs;
+  for (unsigned i = 0; i < 3 * std::thread::hardware_concurrency(); ++i)
+    hogs.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  std::this_thread::sleep_for(3 * HostLoad::window);
+  const auto share = load.share();
+  stop = true;
+  for (auto& hog : hogs) hog.join();
+  ASSERT_TRUE(share);
+  if (std::ifstream("/proc/pressure/cpu").good())
+    EXPECT_GT(*share, HostLoad::busy);
+  else
+    EXPECT_EQ(*share, 0) << "nothing is known of the host";
 }
 
 }  // namespace
