@@ -51,6 +51,7 @@ def cases(bin_dir, tmp):
     yield "output exists", run + [str(torn)], 4, r"torn"
     yield "output below a file", run + [f"{garbage}/run"], 4, r"garbage.txt"
     yield "report of nothing", [kz, "report", str(tmp / "no-such-run")], 4, r"no-such-run"
+    yield "a name that steers terminals", [kz, "report", str(tmp / "no\x1b[2Jsuch")], 4, r"no\?\[2Jsuch"
     yield "report without journal", [kz, "report", str(empty)], 4, r"empty"
     yield "report of a torn start", [kz, "report", str(torn)], 4, r"torn|journal"
     yield "resume of nothing", [kz, "resume", str(tmp / "no-such-run")], 4, r"no-such-run"
@@ -89,6 +90,8 @@ def main():
                 problems.append(f"no line matches {text!r}")
             if len(done.stderr.strip().splitlines()) > 3:
                 problems.append(f"{len(done.stderr.splitlines())} lines of error instead of one")
+            if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", done.stderr):
+                problems.append("control characters in the message")
             if re.search(r"terminate called|what\(\)|Segmentation|core dumped|Traceback", done.stderr + done.stdout):
                 problems.append("died instead of answering")
             if problems:

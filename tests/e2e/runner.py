@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -163,6 +165,43 @@ class Checks:
         assert (result["verdict"], again.returncode) == ("pass", 0), (result, again.returncode, again.stderr)
         records, _ = common.read_journal(out / "journal.jsonl")
         assert [r["device"]["vendor"] for r in records if r["type"] == "environment"] == ["1234"], "the environment misses the device"
+
+    def a_killed_helper_is_the_hosts_trouble(self):
+        """The probe of a device that does not answer is killed, as a host without memory would."""
+        self.n += 1
+        out, sock = self.tmp / f"run-{self.n}", self.tmp / f"silent-{self.n}.sock"
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(sock))
+            server.listen()
+            child = subprocess.Popen([self.kz, "run", "--device", f"vfio-user:{sock}", "--output", str(out), "--filter", "selftest.passes"],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            server.settimeout(30)
+            connection, _ = server.accept()
+            with connection:
+                helper = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+                os.kill(helper, signal.SIGKILL)
+                message = child.communicate(timeout=60)[1]
+        assert child.returncode == 4 and "limits" in message, (child.returncode, message)
+
+    def resume_waits_for_what_could_not_be_ended(self):
+        self.n += 1
+        out, sock = self.tmp / f"run-{self.n}", self.tmp / f"left-{self.n}.sock"
+        common.run([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes"])
+        left = subprocess.Popen([str(pathlib.Path(self.kz).parent / "softtpu"), "--hbm", "64M", "--socket", str(sock)],
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            left.stdout.readline()
+            with open(out / "journal.jsonl", "a") as journal:
+                last = common.read_journal(out / "journal.jsonl")[0][-1]
+                record = {k: last[k] for k in ("v", "boot", "mono", "wall")}
+                journal.write(json.dumps({**record, "seq": last["seq"] + 1, "type": "interrupted", "id": "selftest.passes",
+                                          "left_running": left.pid}) + "\n")
+            held = common.run([self.kz, "resume", str(out)])
+            assert held.returncode == 4 and str(left.pid) in held.stderr, (held.returncode, held.stderr)
+        finally:
+            left.terminate()
+            left.wait()
+        assert common.run([self.kz, "resume", str(out)]).returncode == 0
 
     def killed_runner_leaves_no_folder(self):
         """A run whose folder is too deep for a socket keeps its device's sockets in a folder of their own."""
