@@ -12,7 +12,7 @@ namespace kz::memcheck {
 namespace {
 
 constexpr uint64_t pattern = 0x9696969669696969;
-constexpr uint16_t log_entries = 8;
+constexpr uint16_t hammer_log_entries = 8;
 
 class Hammer {
  public:
@@ -20,7 +20,7 @@ class Hammer {
       : geometry_(*arena.geometry()),
         accesses_(accesses),
         queue_(test::open_queue(arena.device(), arena.device().root_context(), {.order = 5})),
-        log_(arena.device().dma_buffer({.size = {log_entries * sizeof(kz_march_fail)}})),
+        log_(arena.device().dma_buffer({.size = {hammer_log_entries * sizeof(kz_march_fail)}})),
         limit_(arena.device().capabilities().limits.hbm_bytes) {}
 
   uint32_t rows() const { return kz_hbm_split(limit_ - 1, geometry_).row + 1; }
@@ -75,10 +75,10 @@ class Hammer {
   std::vector<Hit> changed(uint32_t row) {
     cmd::March read = march(whole(row), MarchOp::r0, 1, pattern);
     read.log = log_->iova();
-    read.log_max = log_entries;
+    read.log_max = hammer_log_entries;
     uint64_t n = run_ok(*queue_, {read}).result;
     std::vector<Hit> hits;
-    for (uint64_t i = 0; i < std::min<uint64_t>(n, log_entries); ++i) {
+    for (uint64_t i = 0; i < std::min<uint64_t>(n, hammer_log_entries); ++i) {
       kz_march_fail f;
       std::memcpy(&f, log_->bytes().data() + i * sizeof f, sizeof f);
       hits.push_back({f.addr, f.expected, f.read, 0, f.op});

@@ -5,6 +5,8 @@
 // does not implement and registers that a hypervisor leaves empty give no finding.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -24,6 +26,8 @@ struct RuleFinding {
   bool warning = false;  // unwise or unusual, but met on devices that work
 };
 using Findings = std::vector<RuleFinding>;
+// A register's value as `got` has it.
+inline std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
 
 // A base address register, PCIe r6.0, 7.5.1.2.1. The upper half of a 64-bit one is not listed.
 struct Bar {

@@ -11,8 +11,6 @@
 namespace kz {
 namespace {
 
-std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
-
 bool readable(ConfigSpace& config, uint32_t offset, uint32_t length) {
   return offset + length <= config.size();
 }

@@ -8,8 +8,6 @@
 namespace kz {
 namespace {
 
-std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
-
 unsigned header_layout(ConfigSpace& config) { return config.read8(PCI_HEADER_TYPE) & 0x7f; }
 
 unsigned bar_count(ConfigSpace& config) {

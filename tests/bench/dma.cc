@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // DMA through shared memory beside memcpy over buffers of the same kind and size.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cstring>
 
@@ -69,12 +70,9 @@ std::vector<Bar> register_dma() {
     benchmark::RegisterBenchmark("dma_to_device", dma_to_device)->Arg(size)->UseRealTime();
     benchmark::RegisterBenchmark("dma_from_device", dma_from_device)->Arg(size)->UseRealTime();
     benchmark::RegisterBenchmark("memcpy_shared", memcpy_shared)->Arg(size)->UseRealTime();
-    std::string n = "/" + std::to_string(size);
-    std::string label = std::to_string(size >> 20) + "MiB";
-    bars.push_back(
-        {"dma_to_device_over_memcpy_" + label, "dma_to_device" + n, "memcpy_shared" + n, '>', 0.8});
-    bars.push_back(
-        {"dma_from_device_over_memcpy_" + label, "dma_from_device" + n, "memcpy_shared" + n, '>', 0.8});
+    for (std::string subject : {"dma_to_device", "dma_from_device"})
+      bars.push_back({fmt::format("{}_over_memcpy_{}MiB", subject, size >> 20),
+                      fmt::format("{}/{}", subject, size), fmt::format("memcpy_shared/{}", size), '>', 0.8});
   }
   return bars;
 }

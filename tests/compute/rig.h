@@ -12,6 +12,9 @@
 
 namespace kz::compute {
 
+// What every test of the matmul unit needs.
+inline const std::vector<Cap> basics = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc};
+
 class Rig {
  public:
   // `bytes` of HBM for operands and results.

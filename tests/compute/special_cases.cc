@@ -17,7 +17,6 @@ namespace {
 
 using namespace test;
 
-const std::vector<Cap> basics = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc};
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double inf = std::numeric_limits<double>::infinity();
 

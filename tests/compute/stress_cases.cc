@@ -16,8 +16,6 @@ namespace {
 
 using namespace test;
 
-const std::vector<Cap> basics = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc};
-
 // Many small matmuls with the same operands and a place of its own for each result. All results are compared
 // in full, with the exact answer: a fault that strikes one matmul in a thousand and one bit of it is seen.
 class Swarm {

@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;
 
-const std::vector<Cap> basics = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc, Cap::vector};
+const std::vector<Cap> vector_basics = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc, Cap::vector};
 
 constexpr std::string_view names[] = {"add",  "mul",     "sub",       "max", "relu",
                                       "gelu", "softmax", "layernorm", "sum"};
@@ -112,7 +112,7 @@ constexpr VectorOp rows[] = {VectorOp::softmax, VectorOp::layernorm, VectorOp::s
 KZ_TEST(vector, elementwise,
         {.meaning = "add, sub, mul, max, relu and gelu are right at odd lengths",
          .level = 2,
-         .needs = basics,
+         .needs = vector_basics,
          .limit = 10s}) {
   VectorRig rig(device());
   for (size_t n : {1, 2, 15, 16, 17, 1000, 65537}) {
@@ -127,7 +127,7 @@ KZ_TEST(vector, elementwise,
 KZ_TEST(vector, rows,
         {.meaning = "softmax, layernorm and sum are right for short, odd and long rows",
          .level = 2,
-         .needs = basics,
+         .needs = vector_basics,
          .limit = 10s}) {
   VectorRig rig(device());
   for (auto [count, cols] : {std::pair{1u, 1u}, {3, 7}, {5, 16}, {2, 1000}, {33, 129}})
@@ -141,7 +141,7 @@ KZ_TEST(vector, rows,
 KZ_TEST(vector, special_values,
         {.meaning = "NaN, infinity, overflow and tiny values through the elementwise operations",
          .level = 4,
-         .needs = basics,
+         .needs = vector_basics,
          .limit = 10s}) {
   VectorRig rig(device());
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();

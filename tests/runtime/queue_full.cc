@@ -11,7 +11,7 @@
 namespace kz::test {
 namespace {
 
-constexpr uint64_t kBig = uint64_t{4} << 20;
+constexpr uint64_t kFillBytes = uint64_t{4} << 20;
 
 uint32_t queue_register(Device& device, const Queue& queue, uint32_t offset) {
   return device.read_register(KZ_REG_QUEUE(queue.id()) + offset);
@@ -25,7 +25,7 @@ KZ_TEST(queue, full_ring,
          .needs = {Cap::queues, Cap::hbm_alloc}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 2});
-  auto hbm = context->alloc({kBig});
+  auto hbm = context->alloc({kFillBytes});
   for (int round = 0; round < 25; ++round) {
     while (queue->outstanding() < queue->depth()) queue->submit({cmd::Fill{at(hbm->addr()), 65536, 3}});
     try {
@@ -47,11 +47,12 @@ KZ_TEST(queue, overflow,
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 2, .interrupts = false}, false);
   auto bystander = open_queue(*context);
-  auto hbm = context->alloc({kBig});
+  auto hbm = context->alloc({kFillBytes});
   constexpr int kExtra = 2;
   before_danger("put more commands into a queue than it has entries");
   // The first ones are long, so that the ring is still full when the extra ones come.
-  for (uint32_t i = 0; i < queue->depth(); ++i) queue->submit({cmd::Fill{at(hbm->addr()), kBig, 3}}, true);
+  for (uint32_t i = 0; i < queue->depth(); ++i)
+    queue->submit({cmd::Fill{at(hbm->addr()), kFillBytes, 3}}, true);
   queue->ring();
   for (int i = 0; i < kExtra; ++i) queue->overfill({cmd::Nop{}});
   uint32_t state = 0;
@@ -106,11 +107,12 @@ KZ_TEST(queue, reset_drops,
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 4});
   auto other = open_queue(*context);
-  auto hbm = context->alloc({kBig});
+  auto hbm = context->alloc({kFillBytes});
   HostArea host(device(), {.size = {4096}});
   for (int round = 0; round < 5; ++round) {
     std::vector<Ticket> sent;
-    for (int i = 0; i < 10; ++i) sent.push_back(queue->submit({cmd::Fill{at(hbm->addr()), kBig, 1}}, true));
+    for (int i = 0; i < 10; ++i)
+      sent.push_back(queue->submit({cmd::Fill{at(hbm->addr()), kFillBytes, 1}}, true));
     sent.push_back(queue->submit({cmd::Copy{at(hbm->addr()), host.place(), 4096}}, true));
     queue->ring();
     auto ended = queue->poll();

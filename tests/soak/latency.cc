@@ -15,7 +15,7 @@
 namespace kz::test {
 namespace {
 
-constexpr double kSeconds = 8;
+constexpr double kLatencySeconds = 8;
 constexpr uint64_t kLen = uint64_t{1} << 20;
 constexpr int kBlocks = 8;
 constexpr double kMostBusy = 0.25;   // of the commands
@@ -163,7 +163,7 @@ KZ_TEST(soak, latency,
   HostLoad load;
   run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, 1}});
   const auto start = Clock::now();
-  while (us(Clock::now() - start) < 1e6 * kSeconds * scale()) {
+  while (us(Clock::now() - start) < 1e6 * kLatencySeconds * scale()) {
     const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
     t.device.push_back(us(done.seen - done.submitted));
     t.host.push_back(control.once());

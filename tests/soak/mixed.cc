@@ -9,7 +9,7 @@
 namespace kz::test {
 namespace {
 
-constexpr double kSeconds = 7;
+constexpr double kMixedSeconds = 7;
 
 // What is watched while the load runs.
 struct Series {
@@ -62,7 +62,7 @@ KZ_TEST(soak, mixed_load,
   auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   double next = 1;  // the first second warms up
   std::vector<double> times;
-  while (seconds() < kSeconds * scale() && !HasFailure()) {
+  while (seconds() < kMixedSeconds * scale() && !HasFailure()) {
     for (auto& lane : lanes) lane->step();
     if (seconds() < next) continue;
     for (auto& lane : lanes) {

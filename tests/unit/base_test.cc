@@ -7,21 +7,12 @@
 #include "shim/base/error.h"
 #include "shim/base/fd.h"
 #include "shim/base/units.h"
+#include "tests/unit/code_of.h"
 
 namespace kz {
 namespace {
 
 using ::testing::HasSubstr;
-
-Errc code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Errc::io;
-}
 
 TEST(Bytes, ReadsNumbersWithBinaryUnits) {
   EXPECT_EQ(parse_bytes("4096").value, 4096u);

@@ -9,22 +9,13 @@
 
 #include "shim/base/error.h"
 #include "shim/tpu/dma.h"
+#include "tests/unit/code_of.h"
 
 namespace kz {
 namespace {
 
 constexpr uint64_t page = 4096;
 constexpr uint64_t four_gib = uint64_t{1} << 32;
-
-Errc code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Errc::status;
-}
 
 TEST(IovaAllocator, GivesWholePagesFromTheBottom) {
   IovaAllocator a(0x10000, 0x20000);

@@ -297,7 +297,7 @@ TEST(JournalReader, NoBytesMakeItThrow) {
         default:
           bad.insert(at, std::string(rng() % 90, "[{\"\\,:"[rng() % 6]));
       }
-      if (bad.empty()) bad = "x";
+      if (bad.empty()) bad.push_back('x');
     }
     Journal j;
     ASSERT_NO_THROW(j = parse_journal(bad));

@@ -137,7 +137,7 @@ TEST(PciDump, MutatedTextNeverEscapes) {
         default:
           text[at] ^= static_cast<char>(1 << (rng() % 8));
       }
-      if (text.empty()) text = "x";
+      if (text.empty()) text.push_back('x');
     }
     ASSERT_NO_THROW(fuzz_dump_parser({reinterpret_cast<const uint8_t*>(text.data()), text.size()}))
         << "round " << round;

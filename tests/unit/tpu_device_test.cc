@@ -18,19 +18,10 @@
 #include "shim/device.h"
 #include "shim/softtpu_process.h"
 #include "shim/uapi/kz_regs.h"
+#include "tests/unit/code_of.h"
 
 namespace kz {
 namespace {
-
-Errc code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Errc::usage;
-}
 
 size_t open_fds() {
   using It = std::filesystem::directory_iterator;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "shim/tpu/queue.h"
+#include "tests/unit/code_of.h"
 #include "tests/unit/tpu_fake.h"
 
 namespace kz::tpu {
@@ -15,16 +16,6 @@ namespace {
 
 using fake::FakeTpu;
 using Ring = FakeTpu::Ring;
-
-Errc code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Errc::usage;
-}
 
 class TpuQueueTest : public ::testing::Test {
  protected:

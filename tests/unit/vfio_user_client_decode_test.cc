@@ -6,6 +6,7 @@
 #include <random>
 
 #include "shim/vfio_user/decode.h"
+#include "tests/unit/code_of.h"
 #include "tests/unit/vfio_user_client_peer.h"
 
 namespace kz::vfio_user {
@@ -14,16 +15,6 @@ namespace {
 using namespace peer;
 
 Incoming incoming(Buffer payload) { return {{}, std::move(payload), {}}; }
-
-template <class Call>
-Errc code_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.code();
-  }
-  return Errc::usage;
-}
 
 Buffer message(uint16_t command, uint32_t flags, const Buffer& payload) {
   return bytes_of(Header{1, command, static_cast<uint32_t>(16 + payload.size()), flags, 0}) + payload;

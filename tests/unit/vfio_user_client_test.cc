@@ -13,6 +13,7 @@
 #include <random>
 
 #include "shim/vfio_user/client.h"
+#include "tests/unit/code_of.h"
 #include "tests/unit/vfio_user_client_peer.h"
 
 namespace kz::vfio_user {
@@ -20,17 +21,6 @@ namespace {
 
 using namespace peer;
 namespace fs = std::filesystem;
-
-Errc code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_STRNE(e.what(), "");
-    return e.code();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Errc::status;
-}
 
 size_t open_fds() {
   return static_cast<size_t>(

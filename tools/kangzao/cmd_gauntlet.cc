@@ -15,13 +15,13 @@
 namespace kz {
 namespace {
 
-struct Args {
+struct GauntletArgs {
   gauntlet::GauntletOptions options;
   std::string output;
   bool json = false, lab = false, list = false;
 };
 
-int list_plan(const Args& a) {
+int list_plan(const GauntletArgs& a) {
   for (auto row : gauntlet::select_rows(a.options.rows)) {
     auto p = gauntlet::plan_row(row, a.options.vary, a.options.hbm);
     fmt::print("{:4} {:<50} {:<24} {}\n", p.id, softtpu::spec(row).title, p.expected,
@@ -30,7 +30,7 @@ int list_plan(const Args& a) {
   return 0;
 }
 
-int gauntlet_command(Args& a) {
+int gauntlet_command(GauntletArgs& a) {
   if (a.lab)
     throw Error({.code = Errc::unsupported,
                  .operation = "plant faults in",
@@ -50,7 +50,7 @@ int gauntlet_command(Args& a) {
   return told_to_stop() ? 130 : result.exit_code();
 }
 
-void add_options(CLI::App& sub, Args& a) {
+void add_options(CLI::App& sub, GauntletArgs& a) {
   auto& o = a.options;
   sub.add_option("--rows", o.rows, "rows of the catalogue: M01,D*")->delimiter(',');
   sub.add_option("--clean", o.clean, "runs on a sound device, which must stay silent")->capture_default_str();
@@ -82,7 +82,7 @@ void add_gauntlet(CLI::App& app, int& exit_status) {
       "  kangzao gauntlet --resume                   go on where the last one ended\n"
       "Exit: 0 all caught, rightly named and the clean runs silent, 1 not, 2 usage, 125 nothing run, 130 "
       "interrupted");
-  auto a = std::make_shared<Args>();
+  auto a = std::make_shared<GauntletArgs>();
   a->options.state = "runs/gauntlet.state.jsonl";
   add_options(*sub, *a);
   sub->callback([a, &exit_status] { exit_status = gauntlet_command(*a); });

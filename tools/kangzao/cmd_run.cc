@@ -36,14 +36,14 @@ void point_latest(const std::string& directory) {
   if (ec) fs::remove(fresh, ec);
 }
 
-struct Args {
+struct RunArgs {
   RunOptions options;
   std::string output;
   bool json = false, dry_run = false;
   std::optional<uint64_t> seed;
 };
 
-int run_command(Args& a) {
+int run_command(RunArgs& a) {
   a.options.seed = a.seed.value_or(std::random_device{}());
   if (a.dry_run) {
     auto tests =
@@ -76,7 +76,7 @@ void add_run(CLI::App& app, int& exit_status) {
       "Exit: 0 clean, 1 fail/warn/crash/timeout, 2 usage, 3 device lost, 4 host or journal trouble, 125 "
       "blocked or nothing "
       "run, 130 interrupted");
-  auto a = std::make_shared<Args>();
+  auto a = std::make_shared<RunArgs>();
   sub->add_option("--device", a->options.device, "device URI")->capture_default_str();
   add_selection_options(*sub, a->options.selection);
   sub->add_option("--repeat", a->options.repeat, "run the selection N times")

@@ -23,7 +23,7 @@ namespace kz {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t most_output = 4 << 20;
+constexpr size_t most_answer = 4 << 20;
 
 std::vector<std::string> merged_environment(const Environment& extra) {
   std::vector<std::string> out;
@@ -59,7 +59,7 @@ bool read_all(const Fd& from, std::string& into) {
     ssize_t n = ::read(from.get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return n < 0;
-    if (into.size() < most_output) into.append(buffer, static_cast<size_t>(n));
+    if (into.size() < most_answer) into.append(buffer, static_cast<size_t>(n));
   }
 }
 
@@ -123,8 +123,7 @@ bool wait_for_child(pid_t pid, int& status, Deadline deadline) {
 Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
                       std::chrono::milliseconds limit, const CaptureRules& rules) {
   Pipe output, errors;
-  pid_t pid =
-      spawn(argv, extra, {}, output.in.get(), rules.may_kill ? SIGKILL : SIGTERM, errors.in.get());
+  pid_t pid = spawn(argv, extra, {}, output.in.get(), rules.may_kill ? SIGKILL : SIGTERM, errors.in.get());
   output.in.reset();
   errors.in.reset();
   Captured got;
