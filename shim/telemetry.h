@@ -2,6 +2,8 @@
 // One sample of what a device says of itself. A field that the device does not have is empty, never zero.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,5 +28,10 @@ struct Telemetry {
   bool all_ones = false;                 // the block read as all ones: nothing in it is a measurement
   std::string raw_hex;                   // the block as read, evidence
 };
+
+// A version as people write it, "1.4.2". The fields are those of KZ_FW_VERSION.
+inline std::string firmware_text(uint32_t version) {
+  return fmt::format("{}.{}.{}", version >> 24, version >> 16 & 0xff, version & 0xffff);
+}
 
 }  // namespace kz

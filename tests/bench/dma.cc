@@ -14,7 +14,7 @@ static constexpr unsigned in_flight = 4;
 
 // Copies `size` bytes host -> HBM (or back); `in_flight` commands over distinct buffers are under way at all
 // times, and their completions are polled, so that what is measured is bandwidth and neither round trips nor
-// the wake-up that an interrupt costs (a third of a 1 MiB copy on a virtual machine; roundtrip.cc has it).
+// the wake-up that an interrupt costs, which roundtrip.cc has.
 static void dma_copy(benchmark::State& state, bool to_device) {
   auto size = static_cast<uint64_t>(state.range(0));
   auto context = device().create_context();

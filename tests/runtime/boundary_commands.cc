@@ -15,7 +15,7 @@
 namespace kz::test {
 namespace {
 
-constexpr uint64_t kLen = 65536;
+constexpr uint64_t kBlockLen = 65536;
 
 // A context with memory on both sides, and a good command of each kind to start from.
 class Bench {
@@ -23,8 +23,8 @@ class Bench {
   explicit Bench(Device& device)
       : context_(device.create_context()),
         queue_(open_queue(device, *context_)),
-        hbm_(context_->alloc({4 * kLen})),
-        host_(device, {.size = {kLen}}),
+        hbm_(context_->alloc({4 * kBlockLen})),
+        host_(device, {.size = {kBlockLen}}),
         caps_(device.capabilities()) {}
 
   uint64_t hbm(uint64_t offset = 0) const { return hbm_->addr().value + offset; }
@@ -50,13 +50,14 @@ class Bench {
         c.u.march.addr = hbm(), c.u.march.len = 4096, c.u.march.nops = 1, c.u.march.ops[0] = KZ_MARCH_W0;
         break;
       case KZ_OP_MATMUL:
-        c.u.matmul.a = hbm(), c.u.matmul.b = hbm(kLen), c.u.matmul.c = hbm(2 * kLen);
+        c.u.matmul.a = hbm(), c.u.matmul.b = hbm(kBlockLen), c.u.matmul.c = hbm(2 * kBlockLen);
         c.u.matmul.m = c.u.matmul.n = c.u.matmul.k = 16;
         c.u.matmul.lda = c.u.matmul.ldb = c.u.matmul.ldc = 16;
         c.u.matmul.dtype = KZ_DT_F32;
         break;
       case KZ_OP_VECTOR:
-        c.u.vector.a = hbm(), c.u.vector.b = hbm(kLen), c.u.vector.dst = hbm(2 * kLen), c.u.vector.n = 64;
+        c.u.vector.a = hbm(), c.u.vector.b = hbm(kBlockLen), c.u.vector.dst = hbm(2 * kBlockLen),
+        c.u.vector.n = 64;
         break;
       default:
         break;
@@ -221,7 +222,7 @@ KZ_TEST(boundary, zero_size,
          .labels = {"destructive"},
          .needs = {Cap::queues, Cap::hbm_alloc, Cap::dma}}) {
   Bench b(device());
-  const HbmAddr a{b.hbm()}, c{b.hbm(2 * kLen)};
+  const HbmAddr a{b.hbm()}, c{b.hbm(2 * kBlockLen)};
   auto refused = [&](const Command& command, std::initializer_list<Status> wants) {
     const std::string name = name_of(command.work) + " of no length";
     before_danger("send " + name);
@@ -277,10 +278,10 @@ KZ_TEST(
   }
   // One byte past the allocation, the end of HBM, and sums beyond 2^64.
   with(
-      KZ_OP_FILL, [&](kz_cmd& c) { c.u.fill.dst = b.hbm(4 * kLen - 4095); }, {Status::hbm_fault},
+      KZ_OP_FILL, [&](kz_cmd& c) { c.u.fill.dst = b.hbm(4 * kBlockLen - 4095); }, {Status::hbm_fault},
       "one byte past the allocation");
   with(
-      KZ_OP_COPY, [&](kz_cmd& c) { c.u.copy.dst = b.hbm(4 * kLen - 4095); }, {Status::hbm_fault},
+      KZ_OP_COPY, [&](kz_cmd& c) { c.u.copy.dst = b.hbm(4 * kBlockLen - 4095); }, {Status::hbm_fault},
       "one byte past the allocation");
   for (uint64_t addr : {~uint64_t{0} - 100, ~uint64_t{0} - 4094, uint64_t{1} << 63}) {
     with(
@@ -337,7 +338,7 @@ KZ_TEST(boundary, scatter_lists,
          .labels = {"destructive"},
          .needs = {Cap::raw_commands, Cap::dma_sg, Cap::hbm_alloc}}) {
   Bench b(device());
-  HostArea data(device(), {.size = {kLen}});
+  HostArea data(device(), {.size = {kBlockLen}});
   auto* list = reinterpret_cast<kz_sge*>(b.area().bytes().data());
   auto send = [&](auto change, std::initializer_list<Status> wants, const std::string& what) {
     for (int i = 0; i < 4; ++i) list[i] = {data.iova(i * 8192).value, 1024, 0};
@@ -366,7 +367,7 @@ KZ_TEST(boundary, nan_and_infinity,
   constexpr uint32_t kDim = 16;
   Bench b(device());
   auto values = std::span(reinterpret_cast<float*>(b.area().bytes().data()), kDim * kDim);
-  const HbmAddr a{b.hbm()}, c{b.hbm(2 * kLen)};
+  const HbmAddr a{b.hbm()}, c{b.hbm(2 * kBlockLen)};
   const cmd::Matmul matmul{.a = a, .b = a, .c = c, .m = kDim, .n = kDim, .k = kDim};
   auto load = [&](float special, size_t every) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = i % every == 0 ? special : 1.0f;
@@ -389,7 +390,7 @@ KZ_TEST(boundary, nan_and_infinity,
   load(1.0f, 1);
   run_good(b.queue(), {matmul});
   // The operands first: a product of what did not arrive says nothing.
-  HostArea back(device(), {.size = {kLen}});
+  HostArea back(device(), {.size = {kBlockLen}});
   const std::vector<std::byte> operands(b.area().bytes().begin(),
                                         b.area().bytes().begin() + values.size_bytes());
   ASSERT_EQ(read_and_check(b.queue(), a, back, operands), "");

@@ -13,7 +13,7 @@
 namespace kz::test {
 namespace {
 
-constexpr uint64_t kLen = 8192;
+constexpr uint64_t kWindowLen = 8192;
 constexpr std::byte kOwn{0x3c};
 
 struct Rig {
@@ -30,7 +30,7 @@ bool touched(std::span<const std::byte> bytes) {
 
 // A copy that the device must refuse; `memory`, where given, must stay as it is.
 void must_fault(Rig& rig, const std::string& how, Place from, Place to, std::span<const std::byte> memory) {
-  const Completion done = run_one(*rig.queue, {cmd::Copy{from, to, kLen}});
+  const Completion done = run_one(*rig.queue, {cmd::Copy{from, to, kWindowLen}});
   // A write that comes after the refusal counts too.
   bool wrote = touched(memory);
   for (Deadline watch(2ms); !wrote && !memory.empty() && !watch.passed(); std::this_thread::yield())
@@ -56,18 +56,18 @@ KZ_TEST(dma, high_address,
   for (unsigned bits : {32u, 33u, 38u, 47u}) {
     if (bits + 1 > caps().limits.iova_bits) continue;
     const uint64_t high = (uint64_t{1} << bits) | kLow;
-    auto decoy = device().dma_buffer({.size = {kLen}, .at = Iova{kLow}});
-    auto real = device().dma_buffer({.size = {kLen}, .at = Iova{high}});
+    auto decoy = device().dma_buffer({.size = {kWindowLen}, .at = Iova{kLow}});
+    auto real = device().dma_buffer({.size = {kWindowLen}, .at = Iova{high}});
     auto wrong_address = [&](const char* way) {
       evidence(ev::dma_address, {{"given", high}, {"seen", kLow}, {"bits", 32}});
       ADD_FAILURE() << way << ": the device used the low half of " << std::hex << high;
     };
     // Out of the device: the data must come to the high address.
-    run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kLen, 0x1111111111111111}});
+    run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kWindowLen, 0x1111111111111111}});
     std::ranges::fill(decoy->bytes(), kOwn);
     std::ranges::fill(real->bytes(), kOwn);
-    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(Iova{high}), kLen}});
-    const std::vector<std::byte> ones(kLen, std::byte{0x11}), twos(kLen, std::byte{0x22});
+    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(Iova{high}), kWindowLen}});
+    const std::vector<std::byte> ones(kWindowLen, std::byte{0x11}), twos(kWindowLen, std::byte{0x22});
     if (touched(decoy->bytes()))
       wrong_address("write");
     else if (const std::string bad = check_transfer({.path = "hbm>host", .want = ones, .got = real->bytes()});
@@ -76,10 +76,10 @@ KZ_TEST(dma, high_address,
     // Into the device: it must read the high address.
     std::ranges::fill(real->bytes(), std::byte{0x22});
     std::ranges::fill(decoy->bytes(), std::byte{0x33});
-    run_good(*rig.queue, {cmd::Copy{at(Iova{high}), at(rig.hbm->addr()), kLen}});
-    HostArea back(device(), {.size = {kLen}});
-    read_into(*rig.queue, rig.hbm->addr(), back, kLen);
-    if (back.bytes()[kLen / 2] == std::byte{0x33})
+    run_good(*rig.queue, {cmd::Copy{at(Iova{high}), at(rig.hbm->addr()), kWindowLen}});
+    HostArea back(device(), {.size = {kWindowLen}});
+    read_into(*rig.queue, rig.hbm->addr(), back, kWindowLen);
+    if (back.bytes()[kWindowLen / 2] == std::byte{0x33})
       wrong_address("read");
     else if (const std::string bad = read_and_check(*rig.queue, rig.hbm->addr(), back, twos); !bad.empty())
       ADD_FAILURE() << "from " << std::hex << high << ": " << bad;
@@ -93,18 +93,18 @@ KZ_TEST(dma, unmapped_address,
          .needs = {Cap::dma, Cap::hbm_alloc}}) {
   Rig rig(device());
   if (!copies_arrive(device(), *rig.context, *rig.queue, rng()())) return;
-  auto buffer = device().dma_buffer({.size = {kLen}, .at = Iova{0x6b000000}});
+  auto buffer = device().dma_buffer({.size = {kWindowLen}, .at = Iova{0x6b000000}});
   std::ranges::fill(buffer->bytes(), kOwn);
   const HbmAddr hbm = rig.hbm->addr();
   for (uint64_t nowhere :
-       {uint64_t{0x7000000000}, uint64_t{0x6b000000} - kLen, uint64_t{0x6b000000} + kLen}) {
+       {uint64_t{0x7000000000}, uint64_t{0x6b000000} - kWindowLen, uint64_t{0x6b000000} + kWindowLen}) {
     if (const auto bits = caps().limits.iova_bits; bits < 64 && nowhere >> bits != 0) continue;
     must_fault(rig, "unmapped", at(hbm), at(Iova{nowhere}), {});
     must_fault(rig, "unmapped", at(Iova{nowhere}), at(hbm), {});
   }
-  must_fault(rig, "unmapped", at(hbm), at(Iova{0x6b000000 + kLen / 2}), {});
-  must_fault(rig, "unmapped", at(Iova{0x6b000000 + kLen / 2}), at(hbm), {});
-  run_good(*rig.queue, {cmd::Copy{at(hbm), at(buffer->iova()), kLen}});  // and the queue still works
+  must_fault(rig, "unmapped", at(hbm), at(Iova{0x6b000000 + kWindowLen / 2}), {});
+  must_fault(rig, "unmapped", at(Iova{0x6b000000 + kWindowLen / 2}), at(hbm), {});
+  run_good(*rig.queue, {cmd::Copy{at(hbm), at(buffer->iova()), kWindowLen}});  // and the queue still works
 }
 
 KZ_TEST(dma, read_only_mapping,
@@ -114,13 +114,15 @@ KZ_TEST(dma, read_only_mapping,
   Rig rig(device());
   if (!copies_arrive(device(), *rig.context, *rig.queue, rng()())) return;
   for (bool by_message : {false, true}) {
-    auto source = device().dma_buffer({.size = {kLen}, .device_writes = false, .by_message = by_message});
+    auto source =
+        device().dma_buffer({.size = {kWindowLen}, .device_writes = false, .by_message = by_message});
     std::ranges::fill(source->bytes(), kOwn);
-    run_good(*rig.queue, {cmd::Copy{at(source->iova()), at(rig.hbm->addr()), kLen}});
-    run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kLen, 0x4444444444444444}});
+    run_good(*rig.queue, {cmd::Copy{at(source->iova()), at(rig.hbm->addr()), kWindowLen}});
+    run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kWindowLen, 0x4444444444444444}});
     must_fault(rig, "read_only", at(rig.hbm->addr()), at(source->iova()), source->bytes());
-    auto target = device().dma_buffer({.size = {kLen}, .device_reads = false, .by_message = by_message});
-    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(target->iova()), kLen}});
+    auto target =
+        device().dma_buffer({.size = {kWindowLen}, .device_reads = false, .by_message = by_message});
+    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(target->iova()), kWindowLen}});
     must_fault(rig, "write_only", at(target->iova()), at(rig.hbm->addr()), {});
   }
 }
@@ -131,10 +133,10 @@ KZ_TEST(dma, after_unmap,
          .needs = {Cap::dma, Cap::hbm_alloc}}) {
   Rig rig(device());
   if (!copies_arrive(device(), *rig.context, *rig.queue, rng()())) return;
-  run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kLen, 0x4444444444444444}});
+  run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kWindowLen, 0x4444444444444444}});
   for (int round = 0; round < 6; ++round) {
-    auto buffer = device().dma_buffer({.size = {kLen}, .by_message = round % 3 == 2});
-    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kLen}});
+    auto buffer = device().dma_buffer({.size = {kWindowLen}, .by_message = round % 3 == 2});
+    run_good(*rig.queue, {cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kWindowLen}});
     const Iova was = buffer->iova();
     buffer->unmap();
     std::ranges::fill(buffer->bytes(), kOwn);
@@ -155,16 +157,16 @@ KZ_TEST(
   Rig rig(device());
   if (!copies_arrive(device(), *rig.context, *rig.queue, rng()())) return;
   auto polled = open_queue(*rig.context, {.interrupts = false}, false);
-  auto buffer = device().dma_buffer({.size = {kLen}});
+  auto buffer = device().dma_buffer({.size = {kWindowLen}});
   std::ranges::fill(buffer->bytes(), kOwn);
-  run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kLen, 0x4444444444444444}});
+  run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kWindowLen, 0x4444444444444444}});
   auto& config = device().config();
   const uint16_t command = config.read16(kCommand);
   ASSERT_TRUE(command & kBusMaster) << "the driver left bus mastering off";
 
   before_danger("clear the bus-master bit and submit a copy");
   config.write16(kCommand, command & ~kBusMaster);
-  polled->submit({cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kLen}});
+  polled->submit({cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kWindowLen}});
   std::vector<Completion> done;
   for (Deadline watch(60ms); done.empty() && !watch.passed(); std::this_thread::yield())
     done = polled->poll();
@@ -178,8 +180,8 @@ KZ_TEST(
                   << (wrote ? ": it wrote the target" : ": it wrote a completion");
   }
   polled->reset(Deadline(2s));
-  run_good(*polled, {cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kLen}});
-  const std::vector<std::byte> want(kLen, std::byte{0x44});
+  run_good(*polled, {cmd::Copy{at(rig.hbm->addr()), at(buffer->iova()), kWindowLen}});
+  const std::vector<std::byte> want(kWindowLen, std::byte{0x44});
   EXPECT_EQ(check_transfer({.path = "hbm>host", .want = want, .got = buffer->bytes()}), "")
       << "after the bit was set again";
 }

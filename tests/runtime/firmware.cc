@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Firmware images: good ones are taken and become active at the reset, damaged ones are refused, work goes on
 // meanwhile.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -18,10 +16,6 @@ namespace {
 
 constexpr uint32_t kPayload = 48 * 1024;
 constexpr uint64_t kImage = sizeof(kz_fw_header) + kPayload;
-
-std::string version_text(uint32_t v) {
-  return fmt::format("{}.{}.{}", v >> 24, (v >> 16) & 0xff, v & 0xffff);
-}
 
 void seal(kz_fw_header& h) { h.header_crc32c = crc32c(std::as_bytes(std::span(&h, 1)).first(16)); }
 
@@ -57,7 +51,7 @@ KZ_TEST(firmware, update,
     write_image(image.bytes(), version, seed());
     {
       auto queue = open_queue(device().root_context());
-      before_danger("update the firmware to " + version_text(version));
+      before_danger("update the firmware to " + firmware_text(version));
       const Completion done = run_one(*queue, {cmd::FwUpdate{image.iova(), kImage}});
       if (done.status != Status::ok) {
         evidence(ev::firmware, {{"what", "image_refused"}, {"got", to_string(done.status)}, {"want", "ok"}});
@@ -70,9 +64,9 @@ KZ_TEST(firmware, update,
     const uint32_t now = device().read_register(KZ_REG_FW_VERSION);
     if (now != version) {
       evidence(ev::firmware,
-               {{"what", "version"}, {"got", version_text(now)}, {"want", version_text(version)}});
-      ADD_FAILURE() << "after the update the version is " << version_text(now) << ", not "
-                    << version_text(version);
+               {{"what", "version"}, {"got", firmware_text(now)}, {"want", firmware_text(version)}});
+      ADD_FAILURE() << "after the update the version is " << firmware_text(now) << ", not "
+                    << firmware_text(version);
     }
     // Buffers opened before the reset stay mapped; queues do not.
   }

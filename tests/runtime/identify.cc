@@ -15,10 +15,6 @@
 namespace kz::test {
 namespace {
 
-std::string version_text(uint32_t v) {
-  return fmt::format("{}.{}.{}", v >> 24, (v >> 16) & 0xff, v & 0xffff);
-}
-
 void implausible(const char* field, double value, const std::string& why) {
   evidence(ev::telemetry, {{"what", "implausible"}, {"field", field}, {"value", value}});
   ADD_FAILURE() << field << " is " << value << ": " << why;
@@ -148,8 +144,8 @@ KZ_TEST(identify, firmware_version,
   if (version == ~0u) block("the telemetry block reads as all ones: the version cannot be told");
   auto check = [&](uint32_t v, const char* where) {
     if ((v >> 24) == KZ_FW_KNOWN_MAJOR && ((v >> 16) & 0xff) == KZ_FW_KNOWN_MINOR) return;
-    evidence(ev::firmware, {{"what", "version"}, {"got", version_text(v)}, {"want", known}});
-    ADD_FAILURE() << where << " says firmware " << version_text(v) << ", this ABI knows " << known;
+    evidence(ev::firmware, {{"what", "version"}, {"got", firmware_text(v)}, {"want", known}});
+    ADD_FAILURE() << where << " says firmware " << firmware_text(v) << ", this ABI knows " << known;
   };
   check(version, "telemetry");
   if (caps().has(Cap::registers)) check(device().read_register(KZ_REG_FW_VERSION), "the version register");

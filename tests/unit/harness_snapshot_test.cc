@@ -135,14 +135,14 @@ TEST(HarnessPacket, LongTextIsCutToFit) {
 TEST(HarnessPacket, CutsBetweenCharacters) {
   std::string umlauts;
   for (int i = 0; i < 60000; ++i) umlauts += "ü";
-  EXPECT_NO_THROW(nlohmann::json::parse(fit_packet({{"text", umlauts}})));
+  EXPECT_TRUE(nlohmann::json::accept(fit_packet({{"text", umlauts}})));
 }
 
 TEST(HarnessPacket, ManyItemsAndBadUtf8Fit) {
   nlohmann::json many = nlohmann::json::array();
   for (int i = 0; i < 50000; ++i) many.push_back(i);
   EXPECT_LE(fit_packet({{"type", "evidence"}, {"detail", many}}).size(), kMaxPacket);
-  EXPECT_NO_THROW(nlohmann::json::parse(fit_packet({{"text", "\xff\xfe broken"}})));
+  EXPECT_TRUE(nlohmann::json::accept(fit_packet({{"text", "\xff\xfe broken"}})));
 }
 
 }  // namespace

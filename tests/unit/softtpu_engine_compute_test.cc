@@ -14,8 +14,8 @@ namespace kz::softtpu {
 namespace {
 
 using rig::hbm_bytes;
+using rig::inf;
 using rig::page;
-constexpr float inf = std::numeric_limits<float>::infinity();
 
 // binary16 by its definition (IEEE 754-2019, 3.4).
 double half_value(uint16_t h) {

@@ -12,34 +12,34 @@ namespace {
 using rig::high;
 using rig::host;
 using rig::page;
-using Bytes = std::vector<std::byte>;
+using Bytes8 = std::vector<std::byte>;
 
 class SofttpuDma : public rig::Rig {
  protected:
   static constexpr uint64_t mib = 1 << 20, out = host + 4 * mib;
 
-  Bytes random(uint64_t n, uint64_t seed = 1) {
+  Bytes8 random(uint64_t n, uint64_t seed = 1) {
     std::mt19937_64 rng(seed);
-    Bytes b(n);
+    Bytes8 b(n);
     for (auto& x : b) x = static_cast<std::byte>(rng());
     return b;
   }
-  void set_host(uint64_t iova, const Bytes& b) { std::copy(b.begin(), b.end(), at_host(iova)); }
-  Bytes get_host(uint64_t iova, uint64_t n) { return Bytes(at_host(iova), at_host(iova) + n); }
-  Bytes get_hbm(uint64_t addr, uint64_t n) {
-    Bytes b(n);
+  void set_host(uint64_t iova, const Bytes8& b) { std::copy(b.begin(), b.end(), at_host(iova)); }
+  Bytes8 get_host(uint64_t iova, uint64_t n) { return Bytes8(at_host(iova), at_host(iova) + n); }
+  Bytes8 get_hbm(uint64_t addr, uint64_t n) {
+    Bytes8 b(n);
     engine->aperture_read(addr, b);
     return b;
   }
   // Copies fresh random bytes host -> HBM and gives both sides.
-  std::pair<Bytes, Bytes> sent(uint64_t n, uint64_t iova = host, uint64_t addr = page) {
+  std::pair<Bytes8, Bytes8> sent(uint64_t n, uint64_t iova = host, uint64_t addr = page) {
     ok(fill(addr - 64, n + 128, 0x1111111111111111));
-    Bytes data = random(n, ++seed_);
+    Bytes8 data = random(n, ++seed_);
     set_host(iova, data);
     ok(to_hbm(iova, addr, n));
     return {data, get_hbm(addr, n)};
   }
-  static uint64_t differing(const Bytes& a, const Bytes& b) {
+  static uint64_t differing(const Bytes8& a, const Bytes8& b) {
     uint64_t n = 0;
     for (size_t i = 0; i < a.size(); ++i) n += a[i] != b[i];
     return n;
@@ -54,7 +54,7 @@ TEST_F(SofttpuDma, AwkwardSizesAndAddresses) {
       auto [data, got] = sent(n, host + off, page + 2 * off);
       EXPECT_EQ(data, got) << n << " " << off;
       EXPECT_EQ(peek(page + 2 * off - 8), 0x1111111111111111u) << "before";
-      Bytes behind = get_hbm(page + 2 * off + n, 64);
+      Bytes8 behind = get_hbm(page + 2 * off + n, 64);
       EXPECT_EQ(std::count(behind.begin(), behind.end(), std::byte{0x11}), 64) << "after";
       std::fill_n(at_host(out - 64), n + 128 + off, std::byte{0x22});
       ok(to_host(page + 2 * off, out + off, n));
@@ -86,7 +86,7 @@ TEST_F(SofttpuDma, OverlapIsAsIfReadFirst) {
     if (slow) plant("M20", {{"addr_frac", 1.5 * page / rig::hbm_bytes}, {"celsius", 60}});
     for (int64_t shift : {1, 8, 4096, 1 << 20, -1, -8, -4096, -(1 << 20)}) {
       const uint64_t n = 3 * mib + 5, src = 4 * mib, dst = src + static_cast<uint64_t>(shift);
-      Bytes data = random(n, ++seed_);
+      Bytes8 data = random(n, ++seed_);
       set_host(host, data);
       ok(to_hbm(host, src, n));
       ok(copy(KZ_SP_HBM, src, KZ_SP_HBM, dst, n));
@@ -105,7 +105,7 @@ TEST_F(SofttpuDma, ContextPagesNeedNotBeInOneRun) {
   for (uint64_t addr : of_a) ok(memory(KZ_OP_HBM_FREE, addr, a));
   uint64_t block = ok(alloc(20 * page, a));
   EXPECT_NE(ok(memory(KZ_OP_HBM_QUERY, block + page, a)), ok(memory(KZ_OP_HBM_QUERY, block, a)) + page);
-  Bytes data = random(mib + 777);
+  Bytes8 data = random(mib + 777);
   set_host(host, data);
   ok(to_hbm(host, block + 100, data.size()), a);
   ok(to_host(block + 100, out, data.size()), a);
@@ -117,10 +117,10 @@ TEST_F(SofttpuDma, ContextPagesNeedNotBeInOneRun) {
 
 TEST_F(SofttpuDma, ScatterGather) {
   std::mt19937_64 rng(5);
-  Bytes data = random(200'000);
+  Bytes8 data = random(200'000);
   set_host(host, data);
   std::vector<kz_sge> from, to;
-  Bytes order;
+  Bytes8 order;
   uint64_t total = 0;
   for (int i = 0; i < 256; ++i) {
     uint32_t n = 1 + static_cast<uint32_t>(rng() % 700);
@@ -145,9 +145,9 @@ TEST_F(SofttpuDma, ScatterGather) {
   back.u.copy.dst_sges = static_cast<uint16_t>(to.size());
   std::fill_n(at_host(out), 2 * mib, std::byte{0x33});
   ok(back);
-  Bytes got;
+  Bytes8 got;
   for (const kz_sge& e : to) {
-    Bytes piece = get_host(e.addr, e.len);
+    Bytes8 piece = get_host(e.addr, e.len);
     got.insert(got.end(), piece.begin(), piece.end());
     EXPECT_EQ(*at_host(e.addr + e.len), std::byte{0x33}) << "gaps are left alone";
   }
@@ -158,7 +158,7 @@ TEST_F(SofttpuDma, FillRepeatsFromItsFirstByte) {
   for (uint64_t off : {0u, 1u, 5u})
     for (uint64_t n : {1u, 7u, 8u, 9u, 100'001u}) {
       ok(fill(page + off, n, 0x0807060504030201));
-      Bytes got = get_hbm(page + off, n);
+      Bytes8 got = get_hbm(page + off, n);
       for (uint64_t i = 0; i < n; ++i) ASSERT_EQ(std::to_integer<uint64_t>(got[i]), i % 8 + 1);
     }
   ok(fill(host + 3, 20, 0x0807060504030201, KZ_SP_HOST));
@@ -168,7 +168,7 @@ TEST_F(SofttpuDma, FillRepeatsFromItsFirstByte) {
 
 // RFC 3720, appendix B.4.
 TEST(SofttpuCrc32c, PublishedVectors) {
-  Bytes zeroes(32), ones(32, std::byte{0xff}), up(32), down(32);
+  Bytes8 zeroes(32), ones(32, std::byte{0xff}), up(32), down(32);
   for (int i = 0; i < 32; ++i) {
     up[i] = static_cast<std::byte>(i);
     down[i] = static_cast<std::byte>(31 - i);
@@ -188,7 +188,7 @@ TEST(SofttpuCrc32c, PublishedVectors) {
 
 TEST(SofttpuCrc32c, BothWaysAgreeAndContinue) {
   std::mt19937_64 rng(3);
-  Bytes b(1000);
+  Bytes8 b(1000);
   for (auto& x : b) x = static_cast<std::byte>(rng());
   for (size_t n = 0; n < b.size(); ++n) {
     std::span<const std::byte> s(b.data(), n);
@@ -221,22 +221,22 @@ TEST_F(SofttpuDma, CountsBusBytes) {
 TEST_F(SofttpuDma, D01_D02_D05_Missing) {
   plant("D01");
   auto [d1, g1] = sent(4096);
-  EXPECT_EQ(g1, Bytes(4096, std::byte{0x11}));
+  EXPECT_EQ(g1, Bytes8(4096, std::byte{0x11}));
   faults.clear(0);
   plant("D02", {{"bytes", 32}});
   auto [d2, g2] = sent(4096);
   EXPECT_TRUE(std::equal(d2.begin(), d2.end() - 32, g2.begin()));
-  EXPECT_EQ(Bytes(g2.end() - 32, g2.end()), Bytes(32, std::byte{0x11}));
+  EXPECT_EQ(Bytes8(g2.end() - 32, g2.end()), Bytes8(32, std::byte{0x11}));
   faults.clear(0);
   plant("D05");
   auto [d5, g5] = sent(4096);
   EXPECT_TRUE(std::equal(d5.begin(), d5.end() - 64, g5.begin()));
-  EXPECT_EQ(Bytes(g5.end() - 64, g5.end()), Bytes(64, std::byte{0x11}));
+  EXPECT_EQ(Bytes8(g5.end() - 64, g5.end()), Bytes8(64, std::byte{0x11}));
 }
 
 TEST_F(SofttpuDma, D03_SecondTransferIsLate) {
   plant("D03", {{"delay_us", 3000}});
-  Bytes data = random(5000);
+  Bytes8 data = random(5000);
   set_host(host, data);
   Outcome o = run(to_hbm(host, page, 5000));
   EXPECT_EQ(o.kind, Outcome::Kind::early);
@@ -258,7 +258,7 @@ TEST_F(SofttpuDma, D03_DoesNotKeepMemoryBusy) {
 
 TEST_F(SofttpuDma, D07_DataAfterTheCompletion) {
   plant("D07");
-  Bytes data = random(2 * mib);
+  Bytes8 data = random(2 * mib);
   set_host(host, data);
   Outcome o = run(to_hbm(host, page, 2 * mib));
   ASSERT_EQ(o.kind, Outcome::Kind::early);
@@ -271,7 +271,7 @@ TEST_F(SofttpuDma, D07_DataAfterTheCompletion) {
 TEST_F(SofttpuDma, D04_OnePageOff) {
   plant("D04", {{"pages", 1}});
   auto [data, got] = sent(1000);
-  EXPECT_EQ(got, Bytes(1000, std::byte{0x11}));
+  EXPECT_EQ(got, Bytes8(1000, std::byte{0x11}));
   EXPECT_EQ(get_hbm(page + 4096, 1000), data);
   EXPECT_EQ(run(to_host(page, host + 8 * mib - 64, 64)).status, KZ_ST_OK) << "into nothing";
 }
@@ -324,7 +324,7 @@ TEST_F(SofttpuDma, D11_PastTheEnd) {
   plant("D11", {{"bytes", 64}});
   auto [data, got] = sent(1000);
   EXPECT_EQ(data, got);
-  Bytes behind = get_hbm(page + 1000, 65);
+  Bytes8 behind = get_hbm(page + 1000, 65);
   EXPECT_EQ(std::count(behind.begin(), behind.end(), std::byte{0x11}), 0) << "64 bytes of guard are gone";
   EXPECT_EQ(behind.back(), std::byte{0}) << "the 65th is not";
   std::fill_n(at_host(out), 2000, std::byte{0});
@@ -351,14 +351,14 @@ TEST_F(SofttpuDma, D13_StaleLine) {
 
 TEST_F(SofttpuDma, D14_ElementsSwapped) {
   plant("D14");
-  Bytes data = random(300);
+  Bytes8 data = random(300);
   set_host(host, data);
   kz_sge list[3] = {{host, 100, 0}, {host + 100, 100, 0}, {host + 200, 100, 0}};
   std::memcpy(at_host(host + mib), list, sizeof list);
   kz_cmd c = copy(KZ_SP_HOST_SG, host + mib, KZ_SP_HBM, page, 300);
   c.u.copy.src_sges = 3;
   ok(c);
-  Bytes got = get_hbm(page, 300);
+  Bytes8 got = get_hbm(page, 300);
   EXPECT_TRUE(std::equal(got.begin(), got.begin() + 100, data.begin() + 100));
   EXPECT_TRUE(std::equal(got.begin() + 100, got.begin() + 200, data.begin()));
   EXPECT_TRUE(std::equal(got.begin() + 200, got.end(), data.begin() + 200));

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -15,6 +16,9 @@
 #include "tools/softtpu/engine.h"
 
 namespace kz::softtpu::rig {
+
+inline constexpr float inf = std::numeric_limits<float>::infinity();
+inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 class Bus final : public HostBus {
  public:

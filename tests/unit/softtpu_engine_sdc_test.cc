@@ -11,8 +11,8 @@
 namespace kz::softtpu {
 namespace {
 
-constexpr float inf = std::numeric_limits<float>::infinity();
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+using rig::inf;
+using rig::nan;
 
 class SofttpuSdc : public rig::Rig {
  protected:

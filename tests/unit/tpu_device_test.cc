@@ -18,22 +18,12 @@
 #include "shim/device.h"
 #include "shim/softtpu_process.h"
 #include "shim/uapi/kz_regs.h"
+#include "tests/harness/snapshot.h"
 #include "tests/unit/code_of.h"
+#include "tests/unit/tpu_device_helpers.h"
 
 namespace kz {
 namespace {
-
-size_t open_fds() {
-  using It = std::filesystem::directory_iterator;
-  return static_cast<size_t>(std::distance(It("/proc/self/fd"), It()));
-}
-
-// 'R', 'S', 'T', 'Z' ... or 0 where there is no such process.
-char state_of(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  return std::getline(stat, line) ? line[line.rfind(')') + 2] : '\0';
-}
 
 // One softtpu for a test, and a device on it.
 class TpuDeviceTest : public ::testing::Test {
@@ -80,24 +70,6 @@ class TpuDeviceTest : public ::testing::Test {
   std::unique_ptr<SoftTpuProcess> process;
   std::unique_ptr<Device> device;
 };
-
-void fill(std::span<std::byte> bytes, unsigned seed) {
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + (i >> 8) * 7 + seed);
-}
-
-// Host -> HBM -> host with one context and queue.
-void round_trip(Device& device, const DmaSpec& spec) {
-  auto context = device.create_context();
-  auto queue = context->open_queue();
-  auto hbm = context->alloc(spec.size);
-  auto out = device.dma_buffer(spec),
-       back = device.dma_buffer({.size = spec.size, .by_message = spec.by_message});
-  fill(out->bytes(), 3);
-  run_ok(*queue, {cmd::Copy{at(out->iova()), at(hbm->addr()), spec.size.value}});
-  run_ok(*queue, {cmd::Copy{at(hbm->addr()), at(back->iova()), spec.size.value}});
-  EXPECT_EQ(std::memcmp(out->bytes().data(), back->bytes().data(), spec.size.value), 0);
-  EXPECT_TRUE(queue->audit().clean());
-}
 
 TEST_F(TpuDeviceTest, SaysWhatItIs) {
   start({{"hbm", "64M"}, {"serial", "0123456789abcdef"}});
@@ -243,7 +215,7 @@ TEST_F(TpuDeviceTest, RunsAHundredThousandCommands) {
   auto queue = context->open_queue({.order = 8});
   constexpr uint64_t total = 100000;
   uint64_t sent = 0, seen = 0;
-  size_t fds = open_fds();
+  uint64_t fds = test::open_fds();
   for (Deadline deadline(60s); seen < total && !deadline.passed();) {
     while (sent < total && queue->outstanding() < queue->depth()) {
       queue->submit({cmd::Nop{}}, true);
@@ -256,7 +228,7 @@ TEST_F(TpuDeviceTest, RunsAHundredThousandCommands) {
   }
   EXPECT_EQ(seen, total);
   EXPECT_TRUE(queue->audit().clean());
-  EXPECT_EQ(open_fds(), fds);
+  EXPECT_EQ(test::open_fds(), fds);
 }
 
 TEST_F(TpuDeviceTest, QueuesWorkFromTheirOwnThreads) {
@@ -442,71 +414,15 @@ TEST_F(TpuDeviceTest, ASecondUserIsToldThatItIsBusy) {
 TEST_F(TpuDeviceTest, LeavesNothingOpen) {
   start();
   device.reset();
-  size_t before = open_fds();
+  uint64_t before = test::open_fds();
   for (int i = 0; i < 5; ++i) {
     device = open();
     round_trip(*device, {.size = 64_KiB});
     device->aperture();
     device->reset(ResetKind::firmware, Deadline(5s));
     device.reset();
-    EXPECT_EQ(open_fds(), before);
+    EXPECT_EQ(test::open_fds(), before);
   }
-}
-
-TEST(SoftTpuUri, StartsAPrivateOneAndTakesItAlong) {
-  ::setenv("KANGZAO_BIN_DIR", KZ_BIN_DIR, 1);
-  // A place of its own: other tests start software TPUs at the same time.
-  char place[] = "/tmp/kz-uri-XXXXXX";
-  ASSERT_NE(::mkdtemp(place), nullptr);
-  ::setenv("TMPDIR", place, 1);
-  auto folders = [] {
-    size_t n = 0;
-    for (const auto& e : std::filesystem::directory_iterator(std::filesystem::temp_directory_path()))
-      n += e.path().filename().string().starts_with("kz-softtpu-");
-    return n;
-  };
-  size_t before = folders();
-  {
-    auto device = open_device("softtpu:hbm=64M,irq=msi"), second = open_device("softtpu:hbm=128M");
-    EXPECT_EQ(device->capabilities().limits.hbm_bytes, uint64_t{64} << 20);
-    EXPECT_EQ(second->capabilities().limits.hbm_bytes, uint64_t{128} << 20);
-    round_trip(*device, {.size = 64_KiB});
-    EXPECT_EQ(folders(), before + 2);
-  }
-  EXPECT_EQ(folders(), before);
-  try {
-    open_device("softtpu:hbm=lots");
-    ADD_FAILURE() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), Errc::usage) << e.what();
-    EXPECT_NE(std::string(e.what()).find("lots"), std::string::npos) << e.what();
-  }
-  EXPECT_EQ(folders(), before);
-  ::unsetenv("TMPDIR");
-  std::filesystem::remove_all(place);
-}
-
-TEST(SoftTpuUri, DiesWithItsOwner) {
-  ::setenv("KANGZAO_BIN_DIR", KZ_BIN_DIR, 1);
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  pid_t owner = ::fork();
-  ASSERT_GE(owner, 0);
-  if (owner == 0) {
-    SoftTpuProcess process(SoftTpuSpec{.options = {{"hbm", "64M"}}, .directory = {}, .extra = {}});
-    pid_t child = process.pid();
-    if (::write(ends[1], &child, sizeof child) != sizeof child) ::_exit(1);
-    for (;;) ::pause();
-  }
-  pid_t child = 0;
-  ASSERT_EQ(::read(ends[0], &child, sizeof child), static_cast<ssize_t>(sizeof child));
-  ::close(ends[0]), ::close(ends[1]);
-  ::kill(owner, SIGKILL);
-  ::waitpid(owner, nullptr, 0);
-  // A zombie that nobody reaps counts as dead.
-  auto runs = [&] { return state_of(child) != '\0' && state_of(child) != 'Z'; };
-  for (Deadline deadline(5s); runs() && !deadline.passed();) std::this_thread::yield();
-  EXPECT_FALSE(runs());
 }
 
 }  // namespace

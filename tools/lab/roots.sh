@@ -172,12 +172,12 @@ build() {
   dir=$(root_of "$role")
   release=$(cat "$dir/.kz-release")
   name=$(basename "$src")
-  mkdir -p "$dir/root/mod" "$out/$name"
+  mkdir -p "$dir/mnt" "$out/$name"
   cp -a "$src/." "$out/$name/"
   [ ! -d "$src/../uapi" ] || { mkdir -p "$out/uapi"; cp -a "$src/../uapi/." "$out/uapi/"; }
-  unshare -m sh -c 'd=$1 o=$2 r=$3 n=$4; shift 4; mount -t proc proc "$d/proc"; mount --bind "$o" "$d/root/mod"
+  unshare -m sh -c 'd=$1 o=$2 r=$3 n=$4; shift 4; mount -t proc proc "$d/proc"; mount --bind "$o" "$d/mnt"
     exec chroot "$d" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C \
-    make -C "/lib/modules/$r/build" M="/root/mod/$n" "$@"' sh "$dir" "$out" "$release" "$name" "$@"
+    make -C "/lib/modules/$r/build" M="/mnt/$n" "$@"' sh "$dir" "$out" "$release" "$name" "$@"
 }
 
 [ $# -ge 1 ] || usage

@@ -14,37 +14,38 @@ using nlohmann::json;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& detail) {
+[[noreturn]] void refuse_request(const std::string& detail) {
   throw Error({Errc::usage, "control", "request", detail, {}});
 }
 
 std::string command_of(const json& request) {
-  if (!request.is_object()) refuse("is not a JSON object");
+  if (!request.is_object()) refuse_request("is not a JSON object");
   auto it = request.find("cmd");
-  if (it == request.end() || !it->is_string()) refuse("has no text member \"cmd\"");
+  if (it == request.end() || !it->is_string()) refuse_request("has no text member \"cmd\"");
   return it->get<std::string>();
 }
 
 const json& fault_of(const json& request) {
   auto it = request.find("fault");
-  if (it == request.end() || !it->is_object()) refuse("inject needs an object \"fault\"");
+  if (it == request.end() || !it->is_object()) refuse_request("inject needs an object \"fault\"");
   return *it;
 }
 
 void only(const json& request, std::initializer_list<std::string_view> names) {
   for (const auto& [name, value] : request.items())
-    if (std::find(names.begin(), names.end(), name) == names.end()) refuse("unknown member \"" + name + "\"");
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      refuse_request("unknown member \"" + name + "\"");
 }
 
 unsigned small_number(const json& value, const std::string& name) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > 1000)
-    refuse(name + " wants a small whole number");
+    refuse_request(name + " wants a small whole number");
   return value.get<unsigned>();
 }
 
 double celsius(const json& value, const std::string& name) {
   if (!value.is_number() || value.get<double>() < -60 || value.get<double>() > 250)
-    refuse(name + " wants degrees Celsius, -60 to 250");
+    refuse_request(name + " wants degrees Celsius, -60 to 250");
   return value.get<double>();
 }
 
@@ -52,7 +53,7 @@ void check_set(const json& request) {
   only(request, {"cmd", "link_width", "link_speed", "gone", "temperature", "ambient"});
   for (const auto& [name, value] : request.items()) {
     if (name == "link_width" || name == "link_speed") small_number(value, name);
-    if (name == "gone" && !value.is_boolean()) refuse("gone wants true or false");
+    if (name == "gone" && !value.is_boolean()) refuse_request("gone wants true or false");
     if (name == "temperature" || name == "ambient") celsius(value, name);
   }
 }
@@ -77,14 +78,14 @@ void Control::check(const json& request) {
     scratch.inject(fault_of(request), true);
   } else if (cmd == "clear") {
     only(request, {"cmd", "id"});
-    if (request.contains("id") && !request["id"].is_number_unsigned()) refuse("id wants a number");
+    if (request.contains("id") && !request["id"].is_number_unsigned()) refuse_request("id wants a number");
     if (request.contains("id")) small_number(request["id"], "id");
   } else if (cmd == "set") {
     check_set(request);
   } else if (cmd == "list" || cmd == "status" || cmd == "quit") {
     only(request, {"cmd"});
   } else {
-    refuse("unknown cmd \"" + cmd + "\"; there are inject, clear, list, status, set, quit");
+    refuse_request("unknown cmd \"" + cmd + "\"; there are inject, clear, list, status, set, quit");
   }
 }
 

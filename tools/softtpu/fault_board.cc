@@ -35,7 +35,7 @@ struct FaultBoard::Planted {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& target, std::string detail, std::string remedy = {}) {
+[[noreturn]] void refuse_fault(const std::string& target, std::string detail, std::string remedy = {}) {
   throw Error({Errc::usage, "plant fault", target, std::move(detail), std::move(remedy)});
 }
 
@@ -49,16 +49,16 @@ constexpr KindName kinds[] = {{Trigger::Kind::now, "now"},   {Trigger::Kind::aft
 
 void check_keys(const json& object, std::initializer_list<std::string_view> known,
                 const std::string& target) {
-  if (!object.is_object()) refuse(target, "not a JSON object");
+  if (!object.is_object()) refuse_fault(target, "not a JSON object");
   for (const auto& [key, unused] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
-      refuse(target, "unknown key \"" + key + "\"");
+      refuse_fault(target, "unknown key \"" + key + "\"");
 }
 
 uint64_t whole(const json& v, const std::string& target, const std::string& key, uint64_t max = UINT64_MAX) {
   bool natural = v.is_number_unsigned() || (v.is_number_integer() && v.get<int64_t>() >= 0);
   if (natural && v.get<uint64_t>() <= max) return v.get<uint64_t>();
-  refuse(target, "\"" + key + "\" must be a whole number from 0 to " + std::to_string(max));
+  refuse_fault(target, "\"" + key + "\" must be a whole number from 0 to " + std::to_string(max));
 }
 
 Trigger parse_trigger(const json& j, const std::string& row) {
@@ -69,23 +69,23 @@ Trigger parse_trigger(const json& j, const std::string& row) {
   auto it =
       std::find_if(std::begin(kinds), std::end(kinds), [&](const KindName& k) { return k.name == name; });
   if (it == std::end(kinds))
-    refuse(target, "unknown kind \"" + name + "\"", "use now, after, once, every, time or probability");
+    refuse_fault(target, "unknown kind \"" + name + "\"", "use now, after, once, every, time or probability");
   t.kind = it->kind;
   using K = Trigger::Kind;
   auto belongs = [&](const char* key, bool here) {
     if (j.contains(key) != here)
-      refuse(target, fmt::format("kind \"{}\" {} \"{}\"", name, here ? "needs" : "has no", key));
+      refuse_fault(target, fmt::format("kind \"{}\" {} \"{}\"", name, here ? "needs" : "has no", key));
     return here;
   };
   if (belongs("n", t.kind == K::after || t.kind == K::once || t.kind == K::every))
     t.n = whole(j["n"], target, "n");
-  if (t.kind == K::every && t.n == 0) refuse(target, "\"n\" must be at least 1");
+  if (t.kind == K::every && t.n == 0) refuse_fault(target, "\"n\" must be at least 1");
   if (belongs("ms", t.kind == K::time))
     t.delay = std::chrono::milliseconds(whole(j["ms"], target, "ms", uint64_t{1} << 40));
   if (belongs("p", t.kind == K::probability)) {
-    if (!j["p"].is_number()) refuse(target, "\"p\" must be a number");
+    if (!j["p"].is_number()) refuse_fault(target, "\"p\" must be a number");
     t.p = j["p"].get<double>();
-    if (!(t.p >= 0 && t.p <= 1)) refuse(target, fmt::format("\"p\" is {}, must be 0 to 1", t.p));
+    if (!(t.p >= 0 && t.p <= 1)) refuse_fault(target, fmt::format("\"p\" is {}, must be 0 to 1", t.p));
   }
   return t;
 }
@@ -94,16 +94,18 @@ std::map<std::string, double> parse_params(const json& j, const RowSpec& row) {
   std::map<std::string, double> out;
   for (const ParamSpec& p : row.params) out[std::string(p.name)] = p.fallback;
   const std::string target(row.id);
-  if (!j.is_object()) refuse(target, "\"params\" is not a JSON object");
+  if (!j.is_object()) refuse_fault(target, "\"params\" is not a JSON object");
   for (const auto& [key, v] : j.items()) {
     auto it = std::find_if(row.params.begin(), row.params.end(),
                            [&k = key](const ParamSpec& p) { return p.name == k; });
-    if (it == row.params.end()) refuse(target, "unknown parameter \"" + key + "\"");
-    if (!v.is_number()) refuse(target, "parameter \"" + key + "\" must be a number");
+    if (it == row.params.end()) refuse_fault(target, "unknown parameter \"" + key + "\"");
+    if (!v.is_number()) refuse_fault(target, "parameter \"" + key + "\" must be a number");
     double d = v.get<double>();
     if (!(d >= it->low && d <= it->high))
-      refuse(target, fmt::format("parameter \"{}\" is {}, must be {} to {}", key, d, it->low, it->high));
-    if (!it->real && d != std::floor(d)) refuse(target, "parameter \"" + key + "\" must be a whole number");
+      refuse_fault(target,
+                   fmt::format("parameter \"{}\" is {}, must be {} to {}", key, d, it->low, it->high));
+    if (!it->real && d != std::floor(d))
+      refuse_fault(target, "parameter \"" + key + "\" must be a whole number");
     out[key] = d;
   }
   return out;
@@ -112,10 +114,10 @@ std::map<std::string, double> parse_params(const json& j, const RowSpec& row) {
 Fault parse_fault(const json& j) {
   check_keys(j, {"row", "trigger", "seed", "params"}, "fault");
   if (!j.contains("row") || !j["row"].is_string())
-    refuse("fault", "no \"row\"", "for example {\"row\": \"D04\"}");
+    refuse_fault("fault", "no \"row\"", "for example {\"row\": \"D04\"}");
   std::string id = j["row"];
   auto row = parse_row(id);
-  if (!row) refuse(id, "unknown row", "rows are M01..M28, D01..D18, Q01..Q17, C01..C15, F01..F21");
+  if (!row) refuse_fault(id, "unknown row", "rows are M01..M28, D01..D18, Q01..Q17, C01..C15, F01..F21");
   Fault f;
   f.row = *row;
   if (j.contains("trigger")) f.trigger = parse_trigger(j["trigger"], id);

@@ -13,7 +13,7 @@ namespace kz::softtpu {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what, const std::string& text, const std::string& want) {
+[[noreturn]] void refuse_option(const std::string& what, const std::string& text, const std::string& want) {
   throw Error({Errc::usage, "read " + what, text, "wants " + want, {}});
 }
 
@@ -39,7 +39,8 @@ std::chrono::nanoseconds parse_duration(const std::string& text) {
   auto [rest, ec] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   std::string_view unit(rest, static_cast<size_t>(text.data() + text.size() - rest));
   double scale = unit == "ns" ? 1 : unit == "us" ? 1e3 : unit == "ms" ? 1e6 : unit == "s" ? 1e9 : 0;
-  if (ec != std::errc() || scale == 0 || !(value >= 0) || value * scale > 3600e9) refuse("time", text, want);
+  if (ec != std::errc() || scale == 0 || !(value >= 0) || value * scale > 3600e9)
+    refuse_option("time", text, want);
   return std::chrono::nanoseconds(static_cast<int64_t>(value * scale + 0.5));
 }
 
@@ -47,13 +48,15 @@ uint32_t parse_geometry(const std::string& text) {
   std::array<uint32_t, 4> w{};
   // In a URI the comma parts options, so that there it is 3x1x4x5.
   if (!split<4>(text, ',', {5, 4, 8, 10}, w) && !split<4>(text, 'x', {5, 4, 8, 10}, w))
-    refuse("geometry", text, "four widths in bits such as 3x1x4x5 (channel, pseudo channel, bank, column)");
+    refuse_option("geometry", text,
+                  "four widths in bits such as 3x1x4x5 (channel, pseudo channel, bank, column)");
   return KZ_GEOM(w[0], w[1], w[2], w[3]);
 }
 
 uint32_t parse_version(const std::string& text) {
   std::array<uint32_t, 3> v{};
-  if (!split<3>(text, '.', {255, 255, 65535}, v)) refuse("version", text, "major.minor.patch such as 1.4.2");
+  if (!split<3>(text, '.', {255, 255, 65535}, v))
+    refuse_option("version", text, "major.minor.patch such as 1.4.2");
   return KZ_FW_VERSION(v[0], v[1], v[2]);
 }
 
@@ -61,7 +64,7 @@ uint64_t parse_number(const std::string& text) {
   uint64_t value = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (ec != std::errc() || end != text.data() + text.size())
-    refuse("number", text, "a whole number, 0 or more");
+    refuse_option("number", text, "a whole number, 0 or more");
   return value;
 }
 
@@ -71,7 +74,7 @@ uint64_t parse_hex(const std::string& text) {
   uint64_t value = 0;
   auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
   if (ec != std::errc() || end != digits.data() + digits.size())
-    refuse("serial", text, "up to 16 hex digits");
+    refuse_option("serial", text, "up to 16 hex digits");
   return value;
 }
 

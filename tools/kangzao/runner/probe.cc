@@ -84,9 +84,7 @@ json describe(Device& d) {
   }
   if (caps.has(Cap::telemetry)) {
     Telemetry t = d.telemetry();
-    if (t.firmware_version)
-      out["firmware"] = fmt::format("{}.{}.{}", *t.firmware_version >> 24, *t.firmware_version >> 16 & 0xff,
-                                    *t.firmware_version & 0xffff);
+    if (t.firmware_version) out["firmware"] = firmware_text(*t.firmware_version);
     if (t.hbm_bytes) out["hbm_bytes"] = *t.hbm_bytes;
   }
   return out;
