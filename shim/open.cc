@@ -8,6 +8,7 @@
 #include "shim/device.h"
 #include "shim/owned_device.h"
 #include "shim/pci/pci_device.h"
+#include "shim/pci/rules.h"
 #include "shim/softtpu_process.h"
 #include "shim/tpu/device.h"
 #include "shim/tpu/vfio_user_transport.h"
@@ -25,12 +26,7 @@ Identity identify(const std::string& uri, ConfigSpace& c) {
   id.subsystem_vendor = c.read16(0x2c);
   id.subsystem = c.read16(0x2e);
   id.name = fmt::format("{:04x}:{:04x} reference TPU", id.vendor, id.device);
-  for (const PciCapability& cap : walk_capabilities(c).found) {
-    if (!cap.extended || cap.id != 0x0003) continue;  // Device Serial Number, PCI Express r6.0, 7.9.3
-    uint64_t dsn = c.read32(cap.offset + 4u) | static_cast<uint64_t>(c.read32(cap.offset + 8u)) << 32;
-    for (int byte = 7; byte >= 0; --byte)
-      id.serial += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
-  }
+  id.serial = serial_of(c);
   return id;
 }
 
@@ -42,6 +38,7 @@ std::unique_ptr<Device> open_socket(const std::string& uri, const std::string& s
 }
 
 std::unique_ptr<Device> open_vfio_user(const Uri& uri, const OpenOptions& options) {
+  only_options(uri, {});
   return open_socket(uri.text, uri.path, options);
 }
 

@@ -65,4 +65,13 @@ Uri parse_uri(std::string_view text) {
   return uri;
 }
 
+void only_options(const Uri& uri, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : uri.options)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(
+          {Errc::usage, "read device", "'" + uri.text + "'", "unknown option " + name,
+           known.size() == 0 ? uri.scheme + ": takes none" : fmt::format("known: {}", fmt::join(known, ", ")),
+           0});
+}
+
 }  // namespace kz

@@ -2,6 +2,7 @@
 // A device is named by a URI: scheme ":" rest. The schemes stand in README.md.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,5 +18,8 @@ struct Uri {
 
 // Throws Error(usage) naming the known schemes and the nearest one.
 Uri parse_uri(std::string_view text);
+
+// Throws Error(usage) for an option that is none of `known`.
+void only_options(const Uri& uri, std::initializer_list<std::string_view> known);
 
 }  // namespace kz

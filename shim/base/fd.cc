@@ -2,6 +2,7 @@
 #include "shim/base/fd.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -34,6 +35,13 @@ void signal_eventfd(int fd, uint64_t n) {
   if (done < 0 && errno != EAGAIN) throw_errno("signal", "eventfd");
 }
 
+void signal_shared_eventfd(int fd) {
+  pollfd p{fd, POLLOUT, 0};
+  if (::poll(&p, 1, 0) != 1) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t done = ::write(fd, &one, sizeof one);
+}
+
 uint64_t drain_eventfd(int fd) {
   uint64_t n = 0;
   ssize_t done;
@@ -43,16 +51,19 @@ uint64_t drain_eventfd(int fd) {
   return done == static_cast<ssize_t>(sizeof n) ? n : 0;
 }
 
-Fd make_memfd(const std::string& name, Bytes size) {
+Fd make_memfd(const std::string& name, Bytes size, bool fixed) {
   Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno("create memfd", name);
   if (::ftruncate(fd.get(), static_cast<off_t>(size.value)) != 0) throw_errno("size memfd", name);
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) throw_errno("seal memfd", name);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL | (fixed ? F_SEAL_GROW : 0)) != 0)
+    throw_errno("seal memfd", name);
   return fd;
 }
 
-Mapping::Mapping(int fd, uint64_t offset, Bytes size, bool writable, const std::string& what) : n_(size.value) {
-  void* p = ::mmap(nullptr, n_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, static_cast<off_t>(offset));
+Mapping::Mapping(int fd, uint64_t offset, Bytes size, bool writable, const std::string& what)
+    : n_(size.value) {
+  void* p = ::mmap(nullptr, n_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd,
+                   static_cast<off_t>(offset));
   if (p == MAP_FAILED) throw_errno("map", what);
   p_ = static_cast<std::byte*>(p);
 }
@@ -64,7 +75,10 @@ Mapping& Mapping::operator=(Mapping&& o) noexcept {
 }
 
 Mapping::~Mapping() {
-  if (p_ != nullptr) ::munmap(p_, n_);
+  if (p_ == nullptr || ::munmap(p_, n_) == 0 || errno != EINVAL) return;
+  // Memory of huge pages goes in whole ones only.
+  for (size_t page : {size_t{2} << 20, size_t{1} << 30})
+    if (::munmap(p_, (n_ + page - 1) / page * page) == 0) return;
 }
 
 }  // namespace kz

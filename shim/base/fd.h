@@ -41,10 +41,13 @@ class Fd {
 Fd make_eventfd(bool nonblocking);
 // Adds `n` to an eventfd. A full counter counts as signalled. Throws Error otherwise.
 void signal_eventfd(int fd, uint64_t n = 1);
+// For one that another process holds as well and may have made blocking or full. A full counter is as good as
+// signalled. Never throws.
+void signal_shared_eventfd(int fd);
 // Takes the count of a non-blocking eventfd; 0 when it was not signalled.
 uint64_t drain_eventfd(int fd);
-// A sealed-against-shrinking memfd of `size` bytes.
-Fd make_memfd(const std::string& name, Bytes size);
+// A memfd of `size` bytes that no holder can shrink, or put more seals on; `fixed`: nor grow.
+Fd make_memfd(const std::string& name, Bytes size, bool fixed = false);
 
 // A MAP_SHARED mapping of a file range. offset is page-aligned.
 class Mapping {

@@ -154,7 +154,7 @@ std::vector<DumpedFunction> read_pci_dump(const std::string& path) {
   while (true) {
     ssize_t n = ::read(fd.get(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("read dump", path);
+    if (n < 0) throw_errno("read dump", path, errno, std::string(kRemedy));
     if (n == 0) break;
     text.append(chunk.data(), static_cast<size_t>(n));
     if (text.size() > kMaxFile)

@@ -50,19 +50,6 @@ class ReadOnlyDevice final : public Device {
   std::unique_ptr<ConfigSpace> config_;
 };
 
-// The Device Serial Number, PCIe r6.0, 7.9.3. Faults of the chain are the tests' business.
-std::string serial_of(ConfigSpace& config) {
-  auto cap = find_capability(walk_capabilities(config), PCI_EXT_CAP_ID_DSN, true);
-  if (!cap || cap->offset + 12u > config.size()) return {};
-  uint64_t dsn = config.read32(cap->offset + 4u) | static_cast<uint64_t>(config.read32(cap->offset + 8u))
-                                                       << 32;
-  if (dsn == 0 || dsn == ~uint64_t{0}) return {};  // no number of its own
-  std::string text;
-  for (int byte = 7; byte >= 0; --byte)
-    text += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
-  return text;
-}
-
 void set_name(Identity& id) {
   PciNames names;
   id.name = fmt::format("{:04x}:{:04x}", id.vendor, id.device);
@@ -156,12 +143,6 @@ const DumpedFunction& choose(const std::vector<DumpedFunction>& functions, const
     if (f.bdf == bdf) return f;
   throw Error({Errc::not_found, "open dump", uri.path, fmt::format("no {} in it", to_string(bdf)),
                "it holds " + there, 0});
-}
-
-void only_options(const Uri& uri, std::initializer_list<std::string_view> known) {
-  for (const auto& [name, value] : uri.options)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw Error({Errc::usage, "read device", "'" + uri.text + "'", "unknown option " + name, {}, 0});
 }
 
 }  // namespace

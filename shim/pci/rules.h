@@ -40,6 +40,10 @@ struct Bar {
 std::vector<Bar> decode_bars(ConfigSpace& config);
 
 std::optional<PciCapability> find_capability(const CapabilityWalk& walk, uint16_t id, bool extended);
+
+// The Device Serial Number (PCIe r6.0, 7.9.3) as "00-11-...", empty where there is none: no or a cut
+// capability, all zeroes or all ones. Faults of the chain are the tests' business.
+std::string serial_of(ConfigSpace& config);
 // False when the reader could not see all of the standard chain, so that a capability not found may be there.
 bool standard_chain_seen(const CapabilityWalk& walk);
 // Device/Port type of the PCI Express capability (7.5.3.2); nothing for conventional PCI.

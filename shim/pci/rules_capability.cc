@@ -49,6 +49,18 @@ std::optional<PciCapability> find_capability(const CapabilityWalk& walk, uint16_
   return std::nullopt;
 }
 
+std::string serial_of(ConfigSpace& config) {
+  auto cap = find_capability(walk_capabilities(config), PCI_EXT_CAP_ID_DSN, true);
+  if (!cap || cap->offset + 12u > config.size()) return {};
+  uint64_t dsn = config.read32(cap->offset + 4u) | static_cast<uint64_t>(config.read32(cap->offset + 8u))
+                                                       << 32;
+  if (dsn == 0 || dsn == ~uint64_t{0}) return {};  // no number of its own
+  std::string text;
+  for (int byte = 7; byte >= 0; --byte)
+    text += fmt::format("{:02x}{}", dsn >> (8 * byte) & 0xff, byte > 0 ? "-" : "");
+  return text;
+}
+
 bool standard_chain_seen(const CapabilityWalk& walk) {
   // An incomplete walk without any fault has stopped at the extended space or before the header.
   if (walk.complete) return true;

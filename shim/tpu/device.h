@@ -45,6 +45,7 @@ class TpuDevice final : public Device {
   void await_registers(const Deadline& deadline);
   void await_reset_count(uint32_t before, const Deadline& deadline);
   void bring_up(const Deadline& deadline);
+  void require_function_reset();
   void function_reset(const Deadline& deadline);
 
   std::shared_ptr<Core> core_;

@@ -104,13 +104,18 @@ void TpuDevice::bring_up(const Deadline& deadline) {
   core_->admin = std::make_unique<Admin>(core_, caps_.limits.queues);
 }
 
-// PCI Express r6.0, 6.6.2: stop the function, wait for what is under way, then FLR.
-void TpuDevice::function_reset(const Deadline& deadline) {
+void TpuDevice::require_function_reset() {
   ConfigSpace& c = config();
   uint32_t at = express_capability(c);
   if (at == 0 || (c.read32(at + PCI_EXP_DEVCAP) & PCI_EXP_DEVCAP_FLR) == 0)
     throw Error({Errc::unsupported, "reset function of", identity_.uri, "the device does not declare FLR",
                  "use the device or firmware reset", 0});
+}
+
+// PCI Express r6.0, 6.6.2: stop the function, wait for what is under way, then FLR.
+void TpuDevice::function_reset(const Deadline& deadline) {
+  ConfigSpace& c = config();
+  uint32_t at = express_capability(c);
   c.write16(PCI_COMMAND, static_cast<uint16_t>(c.read16(PCI_COMMAND) & ~PCI_COMMAND_MASTER));
   for (Deadline quiet(quiesce_budget);
        (c.read16(at + PCI_EXP_DEVSTA) & PCI_EXP_DEVSTA_TRPND) != 0 && !quiet.passed();)
@@ -122,6 +127,7 @@ void TpuDevice::function_reset(const Deadline& deadline) {
 
 void TpuDevice::reset(ResetKind kind, Deadline deadline) {
   Transport& t = *core_->transport;
+  if (kind == ResetKind::function) require_function_reset();  // before anything is lost
   uint32_t before = t.read32(KZ_REG_RESET_COUNT);
   let_go();
   switch (kind) {

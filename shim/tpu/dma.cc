@@ -91,6 +91,10 @@ DmaMemory::DmaMemory(std::shared_ptr<Core> core, const DmaSpec& spec)
   try {
     map_ = Mapping(core_->pool.fd(), part_.offset, Bytes{part_.size}, true, "DMA buffer");
     core_->transport->dma_map(mapping());
+  } catch (const Error& e) {
+    // Without an answer the device may have it mapped: nobody else may get this memory or address.
+    if (e.code() != Errc::timeout) core_->pool.give_back(part_);
+    throw;
   } catch (...) {
     core_->pool.give_back(part_);
     throw;

@@ -113,6 +113,9 @@ void TpuQueue::configure() {
   irq_base_ = core_->vectors.count(vector_);
   loud_ = unsure_ = lost_ = noted_excess_ = 0;
   Transport& t = *core_->transport;
+  // An owner whose closing was not heard may have left it enabled, and then it takes no new setup.
+  t.write32(reg(KZ_Q_CTRL), KZ_QCTRL_RESET);
+  wait_register(t, reg(KZ_Q_CTRL), KZ_QCTRL_RESET, 0, Deadline(enable_budget));
   auto pair = [&](uint32_t lo, uint64_t address) {
     t.write32(reg(lo), static_cast<uint32_t>(address));
     t.write32(reg(lo + 4), static_cast<uint32_t>(address >> 32));

@@ -107,6 +107,27 @@ TEST(Memfd, CannotShrinkUnderAMapping) {
   EXPECT_EQ(again.data()[0], std::byte{7});
 }
 
+// fcntl(2): F_SEAL_FUTURE_WRITE would keep every later holder from mapping it writable.
+TEST(Memfd, NobodyCanSpoilItForTheOthers) {
+  for (bool fixed : {false, true}) {
+    Fd fd = make_memfd("t", 8_KiB, fixed);
+    for (int seal : {F_SEAL_FUTURE_WRITE, F_SEAL_WRITE, F_SEAL_GROW}) {
+      EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seal), -1) << seal;
+      EXPECT_EQ(errno, EPERM);
+    }
+    EXPECT_EQ(::ftruncate(fd.get(), 16384), fixed ? -1 : 0);
+  }
+}
+
+TEST(EventFd, SharedWithSomebodyWhoFilledIt) {
+  Fd e = make_eventfd(false);  // blocking: a write to a full one would wait
+  signal_eventfd(e.get(), 0xfffffffffffffffe);
+  signal_shared_eventfd(e.get());
+  EXPECT_EQ(drain_eventfd(e.get()), 0xfffffffffffffffeu);
+  signal_shared_eventfd(e.get());
+  EXPECT_EQ(drain_eventfd(e.get()), 1u);
+}
+
 TEST(DeadlineClock, KeepsItsBudget) {
   Deadline d(0ns);
   EXPECT_TRUE(d.passed());

@@ -184,6 +184,17 @@ TEST_F(PciRules, SerialNumberOfZeroAndOnes) {
   put(0x144, ~0u), put(0x148, ~0u);
   expect_one(0x140, true, "Serial Number");
 }
+TEST_F(PciRules, SerialNumberIsReadOnlyWhereItIsWhole) {
+  auto serial = [&] {
+    BytesConfig c(b, "rules");
+    return serial_of(c);
+  };
+  EXPECT_EQ(serial(), "55-66-77-88-11-22-33-44");  // high byte first, as lspci prints it
+  put(0x144, 0), put(0x148, 0);
+  EXPECT_EQ(serial(), "");
+  put(0x100, 0xffc20001), put(0xffc, 0x00010003);  // its second half would lie past the end
+  EXPECT_EQ(serial(), "");
+}
 TEST_F(PciRules, AerStatus) {
   put(0x104, 1u << 18);  // malformed TLP
   expect_one(0x104, true, "uncorrectable");

@@ -59,6 +59,16 @@ TEST_F(IrqRig, UnsetsWithoutDescriptors) {
   EXPECT_EQ(irqs.connected(), 0u);
 }
 
+// linux/vfio.h: count 0 with DATA_NONE and ACTION_TRIGGER disables the interrupts of that index.
+TEST_F(IrqRig, SwitchingAnotherIndexOffLeavesTheVectorsAlone) {
+  ASSERT_EQ(set(connect, 0, 2, 2), 0);
+  for (uint32_t other : {irq_intx, irq_msi, irq_err, irq_req})
+    EXPECT_EQ(set(set_data_none | set_action_trigger, 0, 0, 0, {}, other), 0) << other;
+  EXPECT_EQ(irqs.connected(), 2u);
+  irqs.raise(1);
+  EXPECT_EQ(count(1), 1u);
+}
+
 TEST_F(IrqRig, RefusesNonsense) {
   EXPECT_EQ(set(connect, 0, 17, 0), EINVAL);
   EXPECT_EQ(set(connect, 16, 1, 1), EINVAL);

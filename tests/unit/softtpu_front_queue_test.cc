@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The queue protocol of shim/uapi/kz_cmd.h, driven by hand against the software TPU.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,6 +41,19 @@ TEST_F(QueueRig, TrappedDoorbellWorksToo) {
   queue.submit(KZ_OP_TIMESTAMP, false);
   client.reg(KZ_REG_DOORBELL(2), 0);
   EXPECT_GE(queue.wait().result, first.result);
+}
+
+// The client holds the doorbell's eventfd too: blocking and full, a write to it would never end.
+TEST_F(QueueRig, NoDoorbellHoldsTheDeviceUp) {
+  HostQueue queue(client, 2, 4);
+  int doorbell = client.device.doorbell_fds()[2];
+  ASSERT_EQ(::fcntl(doorbell, F_SETFL, 0), 0);
+  signal_eventfd(doorbell, 0xfffffffffffffffe);
+  client.reg(KZ_REG_DOORBELL(2), 1);  // returns
+  queue.enable();
+  queue.submit(KZ_OP_NOP, false);
+  client.reg(KZ_REG_DOORBELL(2), 1);
+  EXPECT_EQ(KZ_CQE_CODE(queue.wait().status), KZ_ST_OK);
 }
 
 TEST_F(QueueRig, QuietCommandsRaiseNothing) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shim/base/error.h"
@@ -104,9 +105,11 @@ class FakeTpu final : public Transport {
   int vector_fd(unsigned vector) override { return events_.at(vector).get(); }
   bool exact_interrupts() const override { return true; }
   void arm_interrupts() override {}
+  std::optional<Errc> map_error;  // what the next mapping ends with, after it was made
   void dma_map(const DmaMapping& m) override {
     maps_[m.iova] = m;
     ++mappings;
+    if (auto code = std::exchange(map_error, std::nullopt)) throw Error({*code, "map", name_, "as told", "", 0});
   }
   void dma_unmap(const DmaMapping& m, std::optional<std::chrono::nanoseconds> budget) override {
     if (budget && *budget == 0ns) return;
@@ -137,7 +140,7 @@ class FakeTpu final : public Transport {
       registers[offset] = 0;
       registers[offset + KZ_Q_STATE] = KZ_QSTATE_OFF;
       rings_.erase(id);
-    } else if ((value & KZ_QCTRL_ENABLE) != 0) {
+    } else if ((value & KZ_QCTRL_ENABLE) != 0 && !rings_.contains(id)) {  // enabled already: no new setup
       registers[offset + KZ_Q_STATE] = refuse_state.value_or(KZ_QSTATE_RUN);
       rings_[id] = {pair(offset + KZ_Q_SQ_LO),
                     pair(offset + KZ_Q_CQ_LO),

@@ -54,6 +54,30 @@ std::map<std::string, uint64_t> broken(const QueueAudit& a) {
 }
 using Broken = std::map<std::string, uint64_t>;
 
+// Its closing went unheard: the next owner of the number starts from a reset all the same.
+TEST_F(TpuQueueTest, TakesOverANumberThatWasLeftEnabled) {
+  auto q = open();
+  tpu->silent = true;
+  q.reset();
+  tpu->silent = false;
+  q = open();
+  q->submit({cmd::Nop{}}, true);
+  EXPECT_EQ(collect(*q).size(), 1u);
+}
+
+TEST_F(TpuQueueTest, MemoryThatTheDeviceMayHoldIsNotGivenToAnother) {
+  tpu->map_error = Errc::timeout;
+  EXPECT_EQ(code_of([&] { DmaMemory(core, {.size = 4_KiB}); }), Errc::timeout);
+  uint64_t taken = core->pool.in_use();
+  EXPECT_GE(taken, 4096u);
+  DmaMemory next(core, {.size = 4_KiB});
+  EXPECT_GT(core->pool.in_use(), taken);
+  tpu->map_error = Errc::io;  // a refusal
+  uint64_t before = core->pool.in_use();
+  EXPECT_EQ(code_of([&] { DmaMemory(core, {.size = 4_KiB}); }), Errc::io);
+  EXPECT_EQ(core->pool.in_use(), before);
+}
+
 TEST_F(TpuQueueTest, KeepsCleanBooksOnASoundDevice) {
   for (bool interrupts : {true, false}) {
     auto q = open({.order = 3, .interrupts = interrupts});

@@ -247,6 +247,10 @@ TEST_F(ServerTest, ControlAnswersAndRefuses) {
   EXPECT_EQ(ask(R"({"cmd":"list"})")["faults"].size(), 1u);
   EXPECT_EQ(ask(R"({"cmd":"clear","id":)" + planted["id"].dump() + "}")["ok"], true);
   EXPECT_EQ(ask(R"({"cmd":"list"})")["faults"].size(), 0u);
+  for (int i = 0; i < 1005; ++i) planted = ask(R"({"cmd":"inject","fault":{"row":"Q05"}})");
+  EXPECT_GT(planted["id"], 1000);
+  EXPECT_EQ(ask(R"({"cmd":"clear","id":)" + planted["id"].dump() + "}")["ok"], true);
+  EXPECT_EQ(ask(R"({"cmd":"clear"})")["ok"], true);
   for (const char* bad : {"",
                           "x",
                           "{",

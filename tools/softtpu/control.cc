@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "shim/base/error.h"
 #include "shim/uapi/kz_telemetry.h"
@@ -37,9 +38,9 @@ void only(const json& request, std::initializer_list<std::string_view> names) {
       refuse_request("unknown member \"" + name + "\"");
 }
 
-unsigned small_number(const json& value, const std::string& name) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > 1000)
-    refuse_request(name + " wants a small whole number");
+unsigned whole_number(const json& value, const std::string& name, unsigned most) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > most)
+    refuse_request(fmt::format("{} wants a whole number up to {}", name, most));
   return value.get<unsigned>();
 }
 
@@ -52,7 +53,7 @@ double celsius(const json& value, const std::string& name) {
 void check_set(const json& request) {
   only(request, {"cmd", "link_width", "link_speed", "gone", "temperature", "ambient"});
   for (const auto& [name, value] : request.items()) {
-    if (name == "link_width" || name == "link_speed") small_number(value, name);
+    if (name == "link_width" || name == "link_speed") whole_number(value, name, 1000);
     if (name == "gone" && !value.is_boolean()) refuse_request("gone wants true or false");
     if (name == "temperature" || name == "ambient") celsius(value, name);
   }
@@ -79,7 +80,7 @@ void Control::check(const json& request) {
   } else if (cmd == "clear") {
     only(request, {"cmd", "id"});
     if (request.contains("id") && !request["id"].is_number_unsigned()) refuse_request("id wants a number");
-    if (request.contains("id")) small_number(request["id"], "id");
+    if (request.contains("id")) whole_number(request["id"], "id", INT_MAX);
   } else if (cmd == "set") {
     check_set(request);
   } else if (cmd == "list" || cmd == "status" || cmd == "quit") {

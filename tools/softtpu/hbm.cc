@@ -47,7 +47,7 @@ Hbm::Hbm(uint64_t bytes, uint32_t geometry, bool ecc, FaultBoard& faults)
     : size_(checked_size(bytes, geometry)),
       geometry_(geometry),
       faults_(faults),
-      fd_(make_memfd("kz-hbm", Bytes{bytes})),
+      fd_(make_memfd("kz-hbm", Bytes{bytes}, true)),
       map_(fd_.get(), 0, Bytes{bytes}, true, "HBM"),
       ecc_(ecc, geometry, faults) {
   rebuild_cells();

@@ -26,15 +26,6 @@ constexpr uint32_t action_bits =
 constexpr uint32_t entry_bytes = 16;
 constexpr uint32_t entry_control = 12;  // Vector Control; bit 0 masks
 
-// A full counter is as good as signalled; only a client that fills it up on purpose gets there, and must not
-// stop us.
-void signal(int fd) {
-  pollfd p{fd, POLLOUT, 0};
-  if (::poll(&p, 1, 0) != 1) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t done = ::write(fd, &one, sizeof one);
-}
-
 }  // namespace
 
 bool is_eventfd(int fd) {
@@ -99,8 +90,8 @@ int Interrupts::apply(const SetIrqs& set, std::span<const std::byte> data, std::
   if (kind == vfio_user::set_data_none && set.count == 0) {  // switches the whole index off
     if (action != vfio_user::set_action_trigger || set.start != 0) return EINVAL;
     if (notifier) single.reset();
-    for (Vector& v : vectors_)
-      if (!notifier) v.event.reset();
+    if (!notifier && info(set.index).count > 0)  // an index without vectors has nothing to switch off
+      for (Vector& v : vectors_) v.event.reset();
     return 0;
   }
   if (notifier && action != vfio_user::set_action_trigger) return ENOTSUP;
@@ -179,7 +170,7 @@ void Interrupts::raise(unsigned vector) {
     event = vectors_[vector].event;
     ++raised_;
   }
-  signal(event->get());
+  signal_shared_eventfd(event->get());
 }
 
 uint64_t Interrupts::raised() const {
@@ -198,7 +189,7 @@ void Interrupts::collect(Signals& out) {
 
 void Interrupts::send(const Signals& signals) {
   for (const auto& event : signals)
-    if (event != nullptr) signal(event->get());
+    if (event != nullptr) signal_shared_eventfd(event->get());
 }
 
 void Interrupts::set_function(bool enabled, bool masked, unsigned allocated, uint32_t msi_mask) {

@@ -98,11 +98,14 @@ void on_stop(int) {
 // A client that shrinks a file which it mapped for DMA turns our access into SIGBUS. The device must survive
 // its client: a page of zeroes takes the place of the missing one.
 void on_bus_error(int, siginfo_t* info, void*) {
-  auto page = reinterpret_cast<uintptr_t>(info->si_addr) & ~uintptr_t{4095};
-  void* at = reinterpret_cast<void*>(page);
-  bool missing = info->si_code == BUS_ADRERR;
   constexpr int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-  if (missing && ::mmap(at, 4096, PROT_READ | PROT_WRITE, how, -1, 0) == at) return;
+  // A mapping of huge pages can only be replaced by the page.
+  for (size_t size : {size_t{4} << 10, size_t{2} << 20, size_t{1} << 30}) {
+    if (info->si_code != BUS_ADRERR) break;
+    void* at = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(info->si_addr) & ~(size - 1));
+    if (::mmap(at, size, PROT_READ | PROT_WRITE, how, -1, 0) == at) return;
+    if (errno != EINVAL) break;
+  }
   ::signal(SIGBUS, SIG_DFL);  // and the access is tried again
 }
 

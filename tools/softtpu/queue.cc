@@ -125,9 +125,9 @@ void Queue::start() {
     alive_ = true;
     last_end_ = {};
     slept_ = true;
+    cancel_ = false;  // with the rest: a stop that comes from here on is not to be lost
+    stop_ = false;
   }
-  cancel_ = false;
-  stop_ = false;
   state_ = KZ_QSTATE_OFF;  // RUN once the device is ready
   thread_ = std::thread(&Queue::run, this);
 }
@@ -145,7 +145,11 @@ void Queue::poke() {
   signal_eventfd(wake_.get());
 }
 
-void Queue::ring() { signal_eventfd(doorbell_.get()); }
+// Not through the doorbell's eventfd: the client holds that one too, and could make the write wait for ever.
+void Queue::ring() {
+  rung_ = true;
+  signal_eventfd(wake_.get());
+}
 
 void Queue::request_stop() {
   {
@@ -159,8 +163,12 @@ void Queue::request_stop() {
 }
 
 bool Queue::wait_stopped(const Deadline& deadline) {
+  constexpr std::chrono::nanoseconds patience = 1s;
   std::unique_lock lock(m_);
-  return changed_.wait_for(lock, deadline.left(), [&] { return !alive_; });
+  auto ended = [&] { return !alive_; };
+  if (changed_.wait_for(lock, std::min(deadline.left(), patience), ended)) return true;
+  signal_shared_eventfd(doorbell_.get());  // a client that made it blocking may hold the worker in a read
+  return changed_.wait_for(lock, deadline.left(), ended);
 }
 
 void Queue::stop() {

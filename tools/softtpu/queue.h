@@ -150,6 +150,7 @@ class Queue {
   std::atomic<uint32_t> sq_head_{0}, cq_tail_{0};
 
   Fd doorbell_, wake_;
+  std::atomic<bool> rung_{false};  // by a register write
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> cancel_{false};  // for the command that runs

@@ -74,12 +74,14 @@ bool Queue::fetch(bool rung) {
 
 bool Queue::glance() {
   if (!running()) return false;
+  Config run;
   {
-    std::lock_guard fetching(fetch_m_);
-    uint64_t ring = uint64_t{entries()} * sizeof(kz_cmd);
-    if (!shared_.bus.is_direct(run_.dbrec, sizeof(kz_dbrec)) || !shared_.bus.is_direct(run_.sq, ring))
-      return false;
+    std::lock_guard lock(m_);  // not fetch_m_, which the worker may hold while it waits for this very thread
+    run = run_;
   }
+  uint64_t ring = sizeof(kz_cmd) << run.order;
+  if (!shared_.bus.is_direct(run.dbrec, sizeof(kz_dbrec)) || !shared_.bus.is_direct(run.sq, ring))
+    return false;
   bool any = fetch(false);
   if (any) poke();  // the worker may just have gone to sleep
   return any;

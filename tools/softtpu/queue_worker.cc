@@ -78,6 +78,7 @@ bool Queue::wait_work() {
     bool woken = (fds[1].revents & POLLIN) != 0, rung = (fds[0].revents & POLLIN) != 0;
     if (woken) drain(wake_.get());
     if (rung) drain(doorbell_.get());
+    rung |= rung_.exchange(false);
     if (rung && (!shared_.reachable || shared_.faults.due(Row::Q10) != nullptr)) rung = false;
     if (rung || woken) return rung;
   }
