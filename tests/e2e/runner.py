@@ -105,8 +105,11 @@ class Checks:
         while time.monotonic() < deadline and not (out / "journal.jsonl").exists():
             time.sleep(0.02)
         time.sleep(0.3)
-        second = common.run([self.kz, "resume", str(out)])
-        assert second.returncode == 4 and "another runner" in second.stderr, (second.returncode, second.stderr)
+        for lock in (out / "lock", None):
+            second = common.run([self.kz, "resume", str(out)])
+            assert second.returncode == 4 and "another runner" in second.stderr, (second.returncode, second.stderr)
+            if lock:
+                lock.unlink()
         first.send_signal(signal.SIGINT)
         first.wait(timeout=30)
 
@@ -183,25 +186,121 @@ class Checks:
                 message = child.communicate(timeout=60)[1]
         assert child.returncode == 4 and "limits" in message, (child.returncode, message)
 
-    def resume_waits_for_what_could_not_be_ended(self):
+    def _dump(self):
+        """A device that nobody may kill a test for, and that every machine has."""
         self.n += 1
-        out, sock = self.tmp / f"run-{self.n}", self.tmp / f"left-{self.n}.sock"
-        common.run([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes"])
-        left = subprocess.Popen([str(pathlib.Path(self.kz).parent / "softtpu"), "--hbm", "64M", "--socket", str(sock)],
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        file = self.tmp / f"dump-{self.n}.txt"
+        rows = [bytes([0x5a, 0x4b, 0x01, 0x00, 0, 0, 0x10, 0, 0, 0, 0, 0x12, 0, 0, 0, 0])] + [bytes(16)] * 15
+        file.write_text("0000:01:00.0 Processing accelerators: test\n" +
+                        "".join(f"{16 * n:02x}: {' '.join(f'{b:02x}' for b in row)}\n" for n, row in enumerate(rows)))
+        return file
+
+    def resume_waits_for_what_could_not_be_ended(self):
+        """A test that ignores SIGTERM and may not be killed: the run stops, and goes on only when it is gone."""
+        for how in ("left alone after its limit", "left by a killed runner"):
+            self.n += 1
+            out = self.tmp / f"run-{self.n}"
+            words = [self.kz, "run", "--device", f"dump:{self._dump()}", "--output", str(out), "--filter",
+                     "selftest.hangs_and_ignores_sigterm", "--filter", "selftest.passes", "--order", "selftest.hangs*"]
+            if how.startswith("left alone"):
+                assert common.run(words).returncode == 3
+            else:
+                child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                deadline = time.monotonic() + 30
+                while time.monotonic() < deadline and not ((out / "journal.jsonl").exists() and any(
+                        r["type"] == "test-process" for r in common.read_journal(out / "journal.jsonl")[0])):
+                    time.sleep(0.01)
+                time.sleep(0.5)  # it has to come as far as ignoring the signal
+                child.kill()
+                child.wait()
+            records, _ = common.read_journal(out / "journal.jsonl")
+            test = next(r["pid"] for r in records if r["type"] == "test-process" and "hangs" in r["id"])
+            try:
+                held = common.run([self.kz, "resume", str(out)])
+                assert held.returncode == 4 and str(test) in held.stderr, (how, held.returncode, held.stderr)
+            finally:
+                os.kill(test, signal.SIGKILL)
+            done = common.run([self.kz, "resume", str(out), "--json"])
+            got = {r["id"]: r["verdict"] for r in json.loads(done.stdout)["results"]}
+            assert got["selftest.passes"] == "pass", (how, got)
+
+    def device_that_goes_between_two_tests_is_lost(self):
+        self.n += 1
+        out, sock = self.tmp / f"run-{self.n}", self.tmp / f"gone-{self.n}.sock"
+        device = subprocess.Popen([str(pathlib.Path(self.kz).parent / "softtpu"), "--hbm", "64M", "--socket", str(sock)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        device.stdout.readline()
+        child = subprocess.Popen([self.kz, "run", "--device", f"vfio-user:{sock}", "--output", str(out), "--filter",
+                                  "identify.registers", "--repeat", "500"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not ((out / "journal.jsonl").exists() and any(
+                r["type"] == "verdict" for r in common.read_journal(out / "journal.jsonl")[0])):
+            time.sleep(0.01)
+        device.kill()
+        device.wait()
+        assert child.wait(timeout=60) == 3, child.returncode
+        verdicts = [r["verdict"] for r in common.read_journal(out / "journal.jsonl")[0] if r["type"] == "verdict"]
+        assert verdicts.count("device-lost") == 1 and "blocked" not in verdicts and len(verdicts) < 500, verdicts[-5:]
+
+    def report_of_a_cut_run_says_so(self):
+        whole, _ = self.run("--filter", "selftest.passes", "--repeat", "3")
+        out = self.tmp / f"run-{self.n}"
+        cut = self.tmp / f"cut-{self.n}"
+        cut.mkdir()
+        lines = (out / "journal.jsonl").read_bytes().splitlines(keepends=True)
+        second = [n for n, line in enumerate(lines) if b'"type":"verdict"' in line][1]
+        (cut / "journal.jsonl").write_bytes(b"".join(lines[:second + 1]))
+        report = common.run([self.kz, "report", str(cut)]).stdout
+        assert "the journal has no end" in report and "selftest.passes: 2 of 3 runs done" in report, report
+        changed = common.run([self.kz, "compare", str(out), str(cut)])
+        assert changed.returncode == 1 and "not to its end" in changed.stdout, changed.stdout
+
+    def caller_that_ignores_its_children(self):
+        """The end of a child can be seen even when the caller had SIGCHLD ignored or signals blocked."""
+        self.n += 1
+        done = common.run(["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", self.kz, "run", "--device", "softtpu:hbm=64M", "--output",
+                           str(self.tmp / f"run-{self.n}"), "--filter", "selftest.passes"])
+        assert done.returncode == 0, (done.returncode, done.stderr)
+
+    def needs_no_more_memory_than_a_runner(self):
+        """No numeric library with threads and buffers of its own is in the program that must survive everything."""
+        linked = common.run(["ldd", self.kz]).stdout
+        assert "libc.so" in linked and "blas" not in linked, linked
+
+    def what_is_no_run_is_left_as_it_is(self):
+        self.n += 1
+        folder = self.tmp / f"run-{self.n}"
+        folder.mkdir()
+        for text in (b"x" * 100, b'{"v":1}\n' * 50 + b"a long tail without an end"):
+            (folder / "journal.jsonl").write_bytes(text)
+            assert common.run([self.kz, "resume", str(folder)]).returncode == 4
+            assert (folder / "journal.jsonl").read_bytes() == text
+            assert os.listdir(folder) == ["journal.jsonl"], os.listdir(folder)
+
+    def device_path_holds_from_any_folder(self):
+        dump = self._dump()
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        common.run([self.kz, "run", "--device", f"dump:{dump.name},bdf=0000:01:00.0", "--output", str(out), "--filter", "selftest.passes"],
+                   cwd=dump.parent)
+        start = common.read_journal(out / "journal.jsonl")[0][0]
+        assert start["device"] == f"dump:{dump},bdf=0000:01:00.0", start["device"]
+
+    def report_that_does_not_fit_leaves_no_half(self):
+        if os.geteuid() != 0:
+            raise Skipped("mounting a small tmpfs needs root")
+        _, out = self.run("--filter", "selftest.floods")
+        disk = self.tmp / f"small-{self.n}"
+        disk.mkdir()
+        mounted = common.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(disk)])
+        if mounted.returncode != 0:
+            raise Skipped(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
         try:
-            left.stdout.readline()
-            with open(out / "journal.jsonl", "a") as journal:
-                last = common.read_journal(out / "journal.jsonl")[0][-1]
-                record = {k: last[k] for k in ("v", "boot", "mono", "wall")}
-                journal.write(json.dumps({**record, "seq": last["seq"] + 1, "type": "interrupted", "id": "selftest.passes",
-                                          "left_running": left.pid}) + "\n")
-            held = common.run([self.kz, "resume", str(out)])
-            assert held.returncode == 4 and str(left.pid) in held.stderr, (held.returncode, held.stderr)
+            done = common.run([self.kz, "report", str(out), "--json", "--output", str(disk / "r.json")])
+            assert done.returncode == 4 and "No space left" in done.stderr, (done.returncode, done.stderr)
+            assert not (disk / "r.json").exists()
         finally:
-            left.terminate()
-            left.wait()
-        assert common.run([self.kz, "resume", str(out)]).returncode == 0
+            subprocess.run(["umount", "-l", str(disk)], check=True)
 
     def killed_runner_leaves_no_folder(self):
         """A run whose folder is too deep for a socket keeps its device's sockets in a folder of their own."""

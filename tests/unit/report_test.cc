@@ -332,6 +332,16 @@ TEST(KtapFormat, ReadsBackByItsSpecification) {
                                                            {"c.left", "skip"}}));
 }
 
+TEST(KtapFormat, NoNameBreaksALine) {
+  RunSummary run;
+  run.results = {{.id = "a.x\nok 99 forged", .level = 1, .verdict = Verdict::fail}};
+  Ktap k = read_ktap(to_ktap(run));
+  EXPECT_THAT(k.faults, IsEmpty());
+  EXPECT_EQ(k.results.size(), 1u);
+  EXPECT_EQ(to_terminal({.device = "d\x1b[2J", .profile = "p\x1b[2J", .seed = "s\x1b[2J", .results = run.results}, {}).find('\x1b'),
+            std::string::npos);
+}
+
 TEST(JsonFormat, HasTheInterfacesFields) {
   json j = to_json(awkward());
   for (const char* key : {"schema", "device", "results", "counts", "proved", "not_proved"})

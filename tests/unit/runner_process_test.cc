@@ -231,10 +231,26 @@ TEST(KernelLogTest, OnlyLinesAboutTheDeviceOrTheKernelItselfCount) {
         "WARNING: inconsistent lock state", "WARNING: suspicious RCU usage",
         "INFO: trying to register non-static key.", "rcu: INFO: rcu_preempt self-detected stall on CPU",
         "WARNING: drivers/misc/x.c:10 at f+0x1/0x2 [x], CPU#3: t/7"})
-    EXPECT_TRUE(counts_against(line, device)) << line;
+    EXPECT_TRUE(counts_against(line, 4, device)) << line;
   for (const char* line : {"usb 1-1: last device found", "nvme 0000:02:00.0: timeout",
                            "nvme 10000:01:00.0: x", "kz01: other", "fast path", "eth0: link up", "WARNING: Unprivileged eBPF is enabled"})
-    EXPECT_FALSE(counts_against(line, device)) << line;
+    EXPECT_FALSE(counts_against(line, 4, device)) << line;
+}
+
+TEST(KernelLogTest, WhatADriverSaysInPassingIsNoTrouble) {
+  const std::vector<std::string> device = {"0000:01:00.0", "0000:00:1c.0"};
+  // include/linux/kern_levels.h: 3 error, 4 warning, 5 notice, 6 info
+  for (const char* line : {"kz_accel 0000:01:00.0: function reset: asked for by a user", "nvme 0000:01:00.0: enabling device"}) {
+    EXPECT_TRUE(counts_against(line, 3, device)) << line;
+    EXPECT_TRUE(counts_against(line, 4, device)) << line;
+    EXPECT_FALSE(counts_against(line, 5, device)) << line;
+    EXPECT_FALSE(counts_against(line, 6, device)) << line;
+  }
+  // pciehp and AER tell these at level info
+  for (const char* line : {"pcieport 0000:00:1c.0: pciehp: Slot(1): Link Down", "pcieport 0000:00:1c.0: pciehp: Slot(1): Card not present",
+                           "pcieport 0000:00:1c.0: AER: Corrected error message received from 0000:01:00.0",
+                           "BUG: unable to handle page fault for address: ffff"})
+    EXPECT_TRUE(counts_against(line, 6, device)) << line;
 }
 
 TEST(KernelLogTest, KnowsThePortsAboveAFunction) {

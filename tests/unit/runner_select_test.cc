@@ -119,5 +119,17 @@ TEST(RunOptionsTest, ReadBackWhole) {
   EXPECT_EQ(back.selection.order, o.selection.order);
 }
 
+TEST(Select, OrderNamesTestsThatThereAre) {
+  Selection s;
+  s.order = {"dma.ordr"};
+  try {
+    ids(s);
+    FAIL() << "an order that names nothing was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Errc::usage);
+    EXPECT_THAT(e.what(), HasSubstr("dma.order"));
+  }
+}
+
 }  // namespace
 }  // namespace kz

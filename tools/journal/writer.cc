@@ -72,6 +72,7 @@ JournalWriter::JournalWriter(const std::string& directory, Mode mode)
   int flags = O_RDWR | O_APPEND | O_CLOEXEC | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
   file_.fd = ::open(path_.c_str(), flags, 0644);
   if (file_.fd < 0) fail("open " + path_, errno);
+  lock_or_throw(file_.fd, directory);  // too: the other file can be deleted by somebody who tidies up
   if (mode == Mode::append)
     cut_torn_line();
   else
@@ -81,7 +82,11 @@ JournalWriter::JournalWriter(const std::string& directory, Mode mode)
 void JournalWriter::take_lock(const std::string& directory) {
   lock_.fd = ::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_.fd < 0) fail("open lock of " + directory, errno);
-  if (::flock(lock_.fd, LOCK_EX | LOCK_NB) == 0) return;
+  lock_or_throw(lock_.fd, directory);
+}
+
+void JournalWriter::lock_or_throw(int fd, const std::string& directory) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return;
   if (errno != EWOULDBLOCK) fail("lock " + directory, errno);
   throw JournalError("another runner works on " + directory + "; wait for it or end it");
 }

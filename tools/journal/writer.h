@@ -44,6 +44,7 @@ class JournalWriter {
     int fd = -1;
     ~File();
   };
+  void lock_or_throw(int fd, const std::string& directory);
   void take_lock(const std::string& directory);
   void cut_torn_line();
   void keep_room(uint64_t bytes);

@@ -36,6 +36,16 @@ void point_latest(const std::string& directory) {
   if (ec) fs::remove(fresh, ec);
 }
 
+// So that the run can be taken up, or a test run again, from another folder. A socket's name has at most 107
+// bytes.
+std::string with_absolute_path(const std::string& device) {
+  const Uri uri = parse_uri(device);
+  if (uri.scheme != "dump" && uri.scheme != "vfio-user") return device;
+  const std::string path = fs::absolute(uri.path).lexically_normal();
+  if (uri.scheme == "vfio-user" && path.size() > 107) return device;
+  return uri.scheme + ":" + path + device.substr(uri.scheme.size() + 1 + uri.path.size());
+}
+
 struct RunArgs {
   RunOptions options;
   std::string output;
@@ -53,6 +63,7 @@ int run_command(RunArgs& a) {
     fmt::print("{} tests would run on {}\n", tests.size(), a.options.device);
     return tests.empty() ? 125 : 0;
   }
+  a.options.device = with_absolute_path(a.options.device);
   catch_signals();
   bool named = !a.output.empty();
   std::string directory = named ? a.output : new_run_directory();

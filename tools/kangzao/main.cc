@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // kangzao: the command line. Each command is in its own file.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -65,6 +66,7 @@ int guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   kz::occupy_standard_fds();
+  ::signal(SIGCHLD, SIG_DFL);  // a caller who ignores it would hide from us how our children end
   try {
     int status = guarded(argc, argv);
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;

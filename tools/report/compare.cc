@@ -69,6 +69,11 @@ Comparison compare(const RunSummary& before, const RunSummary& after, double thr
   flatten(after.environment, "", eb);
   ea["device"] = before.device;
   eb["device"] = after.device;
+  auto how = [](const RunSummary& r) {
+    return r.interrupted ? "interrupted" : r.finished ? "complete" : "not to its end";
+  };
+  ea["run"] = how(before);
+  eb["run"] = how(after);
   c.environment = differences(ea, eb, same);
   Medians ma = medians(before), mb = medians(after);
   for (auto& [name, m] : ma) {

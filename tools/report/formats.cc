@@ -48,7 +48,14 @@ std::string name_of(const std::string& id) { return id.substr(id.find_last_of('.
 
 std::string one_line(std::string text) {
   for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  return text;
+}
+
+// As a KTAP description that is one word and no directive.
+std::string one_word(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f || c == '#') c = '?';
   return text;
 }
 
@@ -134,7 +141,7 @@ std::string to_ktap(const RunSummary& run) {
     else if (t.verdict == Verdict::timeout)
       directive = " # TIMEOUT";
     for (auto& f : t.failures) out += "# " + one_line(f) + "\n";
-    out += fmt::format("{} {} {}{}\n", ok ? "ok" : "not ok", ++n, t.id, directive);
+    out += fmt::format("{} {} {}{}\n", ok ? "ok" : "not ok", ++n, one_word(t.id), directive);
   }
   return out;
 }

@@ -63,6 +63,9 @@ class Folder {
     for (TestResult& t : run_.results)
       if (t.runs == 0 && !run_.finished) t.reason = unfinished(t.id);
     for (TestResult& t : run_.results) ++run_.counts[t.verdict];
+    if (started_ && !run_.finished)
+      run_.notes.push_back(
+          "the journal has no end: the run goes on, or was cut off and 'kangzao resume' takes it up");
     prove();
   }
 
@@ -92,6 +95,7 @@ class Folder {
   }
 
   void start(const nlohmann::json& r) {
+    started_ = true;
     run_.device = text_of(r, "device");
     run_.profile = text_of(r, "profile");
     run_.seed = text_of(r, "seed");
@@ -183,6 +187,9 @@ class Folder {
                                             total - clean, fmt::join(reasons, "; ")));
     }
     for (const TestResult& t : run_.results)
+      if (t.runs > 0 && t.runs < run_.repeat && !t.stood_in)
+        run_.not_proved.push_back(fmt::format("{}: {} of {} runs done", t.id, t.runs, run_.repeat));
+    for (const TestResult& t : run_.results)
       if (t.passed > 1 && t.verdict == Verdict::pass)
         run_.proved.push_back(fmt::format("{}: 0 of {} failed, failure rate < {:.2g}% at 95%", t.id, t.passed,
                                           100 * failure_bound(t.passed)));
@@ -193,6 +200,7 @@ class Folder {
   std::string running_, danger_;
   size_t notes_ = 0;
   uint64_t next_ = 0;  // sequence number
+  bool started_ = false;
 };
 
 }  // namespace
@@ -229,6 +237,7 @@ int exit_code(const RunSummary& run) {
   if (run.stopped_lost || n(Verdict::device_lost) > 0) return 3;
   if (n(Verdict::fail) + n(Verdict::warn) + n(Verdict::crash) + n(Verdict::timeout) > 0) return 1;
   if (n(Verdict::blocked) + n(Verdict::not_run) > 0 || n(Verdict::pass) == 0) return 125;
+  if (!run.finished) return 125;  // what is left may say anything
   for (int level : run.levels) {
     bool passed = std::any_of(run.results.begin(), run.results.end(),
                               [&](auto& t) { return t.level == level && t.verdict == Verdict::pass; });

@@ -12,6 +12,8 @@ namespace {
 constexpr const char* level_names[] = {"", "installs, identifies", "one task, right", "long load",
                                        "boundaries, faults"};
 
+constexpr size_t most_quiet = 12;  // tests of one line that nobody need look at; all are in the JSON
+
 std::string table(const RunSummary& run, bool colour) {
   std::string out = fmt::format("{:<28}", "level");
   for (Verdict v : all_verdicts) out += fmt::format("{:>12}", to_string(v));
@@ -47,10 +49,15 @@ std::string exceptions(const RunSummary& run, bool colour) {
     auto& tests = groups[key];
     bool quiet = key.first == Verdict::skip || key.first == Verdict::blocked || key.first == Verdict::not_run;
     std::vector<std::string> ids;
-    for (auto* t : tests) ids.push_back(t->id);
-    out += fmt::format("{} {}\n    {}\n",
-                       colourise(key.first, fmt::format("{:<11}", to_string(key.first)), colour),
-                       fmt::join(ids, " "), printable(key.second.empty() ? "no reason given" : key.second));
+    for (auto* t : tests) ids.push_back(printable(t->id));
+    std::string more;
+    if (quiet && ids.size() > most_quiet) {
+      more = fmt::format(" and {} more", ids.size() - most_quiet);
+      ids.resize(most_quiet);
+    }
+    out += fmt::format(
+        "{} {}{}\n    {}\n", colourise(key.first, fmt::format("{:<11}", to_string(key.first)), colour),
+        fmt::join(ids, " "), more, printable(key.second.empty() ? "no reason given" : key.second));
     if (quiet) continue;
     for (auto* t : tests) {
       for (size_t i = 0; i < t->failures.size() && i < 5; ++i)
@@ -59,7 +66,7 @@ std::string exceptions(const RunSummary& run, bool colour) {
         out += fmt::format("      ... {} more in the journal\n", t->failures.size() - 5);
       for (size_t i = 0; i < t->evidence.size() && i < 3; ++i)
         out +=
-            fmt::format("      saw {} {}\n", t->evidence[i].kind,
+            fmt::format("      saw {} {}\n", printable(t->evidence[i].kind),
                         printable(t->evidence[i]
                                       .detail.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
                                       .substr(0, 300)));
@@ -95,8 +102,8 @@ std::string colourise(Verdict v, const std::string& text, bool colour) {
 }
 
 std::string to_terminal(const RunSummary& run, const TerminalStyle& style) {
-  std::string out =
-      fmt::format("device {}, profile {}, seed {}\n\n", printable(run.device), run.profile, run.seed);
+  std::string out = fmt::format("device {}, profile {}, seed {}\n\n", printable(run.device),
+                                printable(run.profile), printable(run.seed));
   if (run.results.empty())
     out +=
         "nothing was selected: no test has all that was asked for; 'kangzao list' shows ids, levels and "

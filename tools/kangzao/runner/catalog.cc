@@ -80,9 +80,10 @@ std::vector<TestDeclaration> load_catalog(const std::string& directory, const st
         run_captured({program, "--kz-list"}, {{"KANGZAO_PROFILE", profile}}, std::chrono::seconds(20));
     auto list = nlohmann::json::parse(got.output, nullptr, false);
     if (got.status != 0 || !list.is_array())
-      throw Error({Errc::io, "list tests of", program,
-                   fmt::format("it ended with {} and said '{}'", describe_status(got.status), last_line(got.errors)),
-                   "rebuild it", 0});
+      throw Error(
+          {Errc::io, "list tests of", program,
+           fmt::format("it ended with {} and said '{}'", describe_status(got.status), last_line(got.errors)),
+           "rebuild it", 0});
     try {
       for (auto& item : list) all.push_back(parse(item, program));
     } catch (const nlohmann::json::exception& e) {
@@ -135,6 +136,10 @@ std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& al
   for (auto* wanted : {&s.labels, &s.without_labels})
     for (auto& l : *wanted)
       if (!labels.contains(l)) unknown("label", l, list(labels));
+
+  for (auto& o : s.order)
+    if (std::none_of(ids.begin(), ids.end(), [&](auto& id) { return glob_match(o, id); }))
+      unknown("test", o, ids);
 
   std::vector<TestDeclaration> out;
   for (auto& t : all) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +21,7 @@ constexpr std::string_view reports[] = {"BUG: ",
                                         "kernel BUG at",
                                         "Oops: ",
                                         "Oops:",
-                                                                                "general protection fault",
+                                        "general protection fault",
                                         "KASAN: ",
                                         "UBSAN: ",
                                         "KCSAN: ",
@@ -45,6 +46,16 @@ bool is_bdf(const std::string& text) {
   return std::regex_match(text, form);
 }
 
+constexpr int warning_level = 4;
+
+// Trouble that some parts of the kernel tell at level info: hot-plug (pciehp_ctrl.c), AER's first line, DPC.
+bool tells_of_trouble(const std::string& text) {
+  for (auto word : {"Link Down", "not present", "AER:", "DPC:", "error", "Error", "fail", "Fail", "timeout",
+                    "timed out", "Timeout", "not responding", "unresponsive"})
+    if (text.find(word) != std::string::npos) return true;
+  return false;
+}
+
 constexpr size_t most_lines = 100;  // of each kind, kept
 
 // As a word of its own: "ast" is not in "last", "0000:01:00.0" is not in "10000:01:00.0".
@@ -66,9 +77,10 @@ bool is_warning(const std::string& text) {
 
 }  // namespace
 
-bool counts_against(const std::string& text, const std::vector<std::string>& device) {
-  for (auto& name : device)
-    if (!name.empty() && names(text, name)) return true;
+bool counts_against(const std::string& text, int level, const std::vector<std::string>& device) {
+  if (level <= warning_level || tells_of_trouble(text))
+    for (auto& name : device)
+      if (!name.empty() && names(text, name)) return true;
   for (auto r : reports)
     if (text.find(r) != std::string::npos) return true;
   return is_warning(text);
@@ -104,8 +116,13 @@ KernelLines KernelLog::take() {
     if (n <= 0) break;
     std::string text(record, static_cast<size_t>(n));
     text = text.substr(0, text.find('\n'));
-    if (auto semicolon = text.find(';'); semicolon != std::string::npos) text.erase(0, semicolon + 1);
-    auto& kept = counts_against(text, names_) ? lines.against : lines.context;
+    int level = warning_level;  // where a line does not say it
+    if (auto semicolon = text.find(';'); semicolon != std::string::npos) {
+      // Documentation/ABI/testing/dev-kmsg: the number is facility * 8 + level
+      if (std::isdigit(static_cast<unsigned char>(text[0])) != 0) level = std::atoi(text.c_str()) & 7;
+      text.erase(0, semicolon + 1);
+    }
+    auto& kept = counts_against(text, level, names_) ? lines.against : lines.context;
     if (kept.size() < most_lines) kept.push_back(text);
   }
   return lines;

@@ -11,7 +11,7 @@ namespace kz {
 
 struct KernelLines {
   std::vector<std::string>
-      against;  // name the device, its driver or its path, or are a BUG or oops; at most 100
+      against;  // of trouble with the device or its path, or a BUG or oops; at most 100
   std::vector<std::string> context;  // the rest, at most 100
   bool overrun = false;              // the ring buffer wrapped: lines were lost
 };
@@ -31,8 +31,11 @@ class KernelLog {
   Fd fd_;
 };
 
-// A line as /dev/kmsg gives it without its prefix: does it count against a test of a device with these names?
-bool counts_against(const std::string& text, const std::vector<std::string>& device);
+// A line as /dev/kmsg gives it without its prefix, and its level (0 emergency to 7 debug): does it count against a
+// test of a device with these names? A report of the kernel about itself does at any level; a line that names the
+// device from warning (4) up, and below that where it tells of trouble (a link that went, an error, a time-out): what
+// a driver says of a reset that was asked for is none.
+bool counts_against(const std::string& text, int level, const std::vector<std::string>& device);
 
 // The ports and bridges between the host and a function, from the root: they report its link's errors.
 std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys = "/sys");

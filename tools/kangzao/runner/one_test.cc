@@ -101,6 +101,7 @@ class Attempt {
                   {"KANGZAO_RUN_DIR", run_.run_dir}},
                  {theirs.get()}, print.get(), run_.may_kill ? SIGKILL : SIGTERM);
     out_.pid = pid_;
+    if (run_.started) run_.started(pid_);
     pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   }
 

@@ -32,6 +32,7 @@ struct TestRun {
   bool may_kill = true;  // SIGKILL allowed; without it a test that ignores SIGTERM is left alone
   // Every record the test hands over, already an object; `durable` ones must be on disk on return.
   std::function<void(nlohmann::json record, bool durable)> record;
+  std::function<void(pid_t)> started = {};  // its process is there
   std::function<bool()> stop;               // asked whenever something happens
   pid_t device_process = -1;                // not to be taken for a leftover
   std::function<void()> tick = {};          // called about once a second

@@ -91,14 +91,17 @@ pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, cons
             int output, int death_signal, int errors) {
   std::vector<std::string> words = argv, variables = merged_environment(extra);
   std::vector<char*> args = pointers(words), env = pointers(variables);
-  pid_t parent = ::getpid(), pid = ::fork();
+  sigset_t none;
+  ::sigemptyset(&none);
+  pid_t parent = ::getpid(), pid = ::_Fork();  // no library's fork handlers: they may wait for its threads
   if (pid < 0) throw_errno("start", argv[0]);
   if (pid > 0) return pid;
   // Between fork and exec: system calls only.
   ::prctl(PR_SET_PDEATHSIG, death_signal);
   if (::getppid() != parent) ::_exit(127);
   ::setpgid(0, 0);
-  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(s, SIG_DFL);
+  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ, SIGCHLD}) ::signal(s, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
   if (output >= 0) {
@@ -170,6 +173,18 @@ bool is_ending(pid_t pid) {
       if ((std::strtoull(line.c_str() + 7, nullptr, 16) & killed) != 0) return true;
   }
   return false;
+}
+
+uint64_t start_ticks(pid_t pid) {
+  // proc(5): field 22, counted after the name in parentheses, which may hold anything.
+  std::string stat = slurp(fmt::format("/proc/{}/stat", pid));
+  auto name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string field;
+  for (int n = 3; n <= 22 && fields >> field; ++n)
+    if (n == 3 && (field == "Z" || field == "X")) return 0;
+  return fields ? std::strtoull(field.c_str(), nullptr, 10) : 0;
 }
 
 std::string describe_hang(pid_t pid) {

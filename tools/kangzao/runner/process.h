@@ -21,8 +21,8 @@ using Environment = std::map<std::string, std::string>;
 
 // Starts argv[0] with `extra` added to the environment, in its own process group, sent `death_signal` when
 // this process dies. Descriptors in `keep` stay open in the child under their own numbers; `output` (may be
-// -1: inherited) becomes its standard output, and its standard error where `errors` is -1. Standard input is /dev/null. Call from the thread
-// that lives as long as the process.
+// -1: inherited) becomes its standard output, and its standard error where `errors` is -1. Standard input is
+// /dev/null. Call from the thread that lives as long as the process.
 pid_t spawn(const std::vector<std::string>& argv, const Environment& extra, const std::vector<int>& keep,
             int output, int death_signal = SIGKILL, int errors = -1);
 
@@ -35,8 +35,8 @@ struct CaptureRules {
   bool may_kill = true;             // false: at the limit SIGTERM only; one that ignores it is left alone
   std::function<bool()> stop = {};  // asked every 100 ms; true ends the wait as the limit does
 };
-// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of each of its outputs. Returns even when the
-// program cannot be ended (uninterruptible wait): it is left behind then.
+// Runs a program to its end, at most `limit` long, keeping up to 4 MiB of each of its outputs. Returns even
+// when the program cannot be ended (uninterruptible wait): it is left behind then.
 Captured run_captured(const std::vector<std::string>& argv, const Environment& extra,
                       std::chrono::milliseconds limit, const CaptureRules& rules = {});
 
@@ -51,6 +51,10 @@ std::string describe_status(int status);
 
 // Has it been killed already, though it cannot be waited for yet? Its threads end one by one.
 bool is_ending(pid_t pid);
+
+// When it was started, in clock ticks since boot: with the number, this names a process for good. 0: it is
+// gone, or as good as gone (zombie).
+uint64_t start_ticks(pid_t pid);
 
 // Where a hung process hangs: state, wait channel, system call and kernel stack of every thread, as far as
 // readable.

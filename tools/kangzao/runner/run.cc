@@ -190,20 +190,26 @@ void Runner::interrupted(const TestDeclaration& t, const TestOutcome& out) {
 }
 
 TestOutcome Runner::attempt(const TestDeclaration& t, uint64_t seed, bool keep_records) {
-  TestRun run{.test = t,
-              .uri = test_uri_,
-              .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
-              .run_dir = directory_,
-              .seed = seed,
-              .may_kill = may_kill(),
-              .record =
-                  [&](json record, bool durable) {
-                    if (keep_records || durable) journal_->write(std::move(record), durable);
-                  },
-              .stop = told_to_stop,
-              .device_process = softtpu_ ? softtpu_->pid() : -1,
-              .tick = [&] { progress_->tick(); },
-              .state = [&] { return device_state(); }};
+  TestRun run{
+      .test = t,
+      .uri = test_uri_,
+      .profile = options_.selection.profile == "all" ? "quick" : options_.selection.profile,
+      .run_dir = directory_,
+      .seed = seed,
+      .may_kill = may_kill(),
+      .record =
+          [&](json record, bool durable) {
+            if (keep_records || durable) journal_->write(std::move(record), durable);
+          },
+      .started =
+          [&](pid_t pid) {
+            journal_->write(
+                {{"type", "test-process"}, {"id", t.id}, {"pid", pid}, {"started", start_ticks(pid)}});
+          },
+      .stop = told_to_stop,
+      .device_process = softtpu_ ? softtpu_->pid() : -1,
+      .tick = [&] { progress_->tick(); },
+      .state = [&] { return device_state(); }};
   return run_test(run);
 }
 
@@ -313,6 +319,7 @@ void Runner::finish(const char* how) {
   softtpu_.reset();
   RunSummary now = summarize(read_journal(directory_));
   now.interrupted = told_to_stop();
+  now.finished = true;
   json counts;
   for (Verdict v : all_verdicts)
     counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;

@@ -76,6 +76,7 @@ class Runner {
   // Journals what it finds, after the test `id`; nothing when told to stop meanwhile.
   ProbeResult look_at_health(const std::string& id);
   bool device_died();
+  bool is_out_of_reach() const;
   void revive();
   bool restore_device(const std::string& why, TestOutcome& out);
   void snapshot(const TestDeclaration& t, const char* when);

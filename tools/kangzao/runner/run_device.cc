@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "shim/base/error.h"
@@ -111,8 +112,12 @@ bool Runner::settle(const TestDeclaration& t, TestOutcome& out) {
     return false;
   }
   bool dead = device_died();
-  if (!dead && !needs_health_check(t, out)) return true;
   if (t.has_label("host") && !dead) return true;
+  if (!dead && out.verdict == Verdict::blocked && is_out_of_reach()) {
+    out.verdict = Verdict::device_lost;  // it answered when the run began
+    out.reason = "the device is no longer there: " + out.reason;
+  }
+  if (!dead && !needs_health_check(t, out)) return true;
   if (!dead) {
     ProbeResult health = look_at_health(t.id);
     if (told_to_stop()) return true;
@@ -143,6 +148,15 @@ bool Runner::settle(const TestDeclaration& t, TestOutcome& out) {
   lost_ = true;
   journal_->write({{"type", "device-lost"}, {"id", t.id}, {"text", out.reason}}, true);
   return false;
+}
+
+// Somebody else's device: does it not even open? What this user may not or the host cannot is another thing.
+bool Runner::is_out_of_reach() const {
+  ProbeResult probe = probe_device(test_uri_, rules());
+  return !probe.ok && !told_to_stop() &&
+         std::ranges::any_of(
+             std::initializer_list<Errc>{Errc::not_found, Errc::gone, Errc::timeout, Errc::protocol},
+             [&](Errc code) { return probe.code == to_string(code); });
 }
 
 // Our own device: is it gone, or going? A killed process is there for a while.

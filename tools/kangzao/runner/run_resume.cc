@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // A run that ended before its time is taken up again from what its journal says.
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -48,11 +49,28 @@ std::vector<TestDeclaration> tests_of(const json& start, const std::vector<TestD
   return out;
 }
 
-// Is the process of that number, which another may have by now, a program of ours?
-bool is_test(pid_t pid) {
-  std::error_code ec;
-  fs::path program = fs::read_symlink(fmt::format("/proc/{}/exe", pid), ec);
-  return !ec && program.parent_path() == program_directory();
+// A process of a test, as the journal names it.
+struct TestProcess {
+  std::string id;
+  pid_t pid;
+  uint64_t started;
+  bool is_there() const { return started != 0 && start_ticks(pid) == started; }
+};
+
+constexpr auto end_grace = 5s;  // for what the dead runner's end told to end
+
+// Two users of one device at once would judge each other. Throws JournalError.
+void wait_for_the_old_ones(const std::vector<TestProcess>& tests) {
+  for (Deadline grace(end_grace);;) {
+    auto left = std::ranges::find_if(tests, &TestProcess::is_there);
+    if (left == tests.end()) return;
+    if (grace.passed())
+      throw JournalError(fmt::format(
+          "{} of that run still holds the device (process {}); end it, or start the machine anew, before "
+          "the run goes on",
+          left->id, left->pid));
+    ::poll(nullptr, 0, 20);
+  }
 }
 
 }  // namespace
@@ -88,8 +106,7 @@ RunOptions RunOptions::from_json(const json& j) {
 }
 
 std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet) {
-  if (!fs::exists(directory + "/journal.jsonl"))
-    read_journal(directory);  // says what is wrong, leaves nothing
+  start_of(read_journal(directory), directory);  // what is no journal of a run is not written to
   // From here on nobody else writes.
   auto writer = std::make_unique<JournalWriter>(fs::absolute(directory), JournalWriter::Mode::append);
   Journal journal = read_journal(directory);
@@ -113,6 +130,7 @@ std::unique_ptr<Runner> Runner::resume(const std::string& directory, bool quiet)
 
 void Runner::take_up(const Journal& journal) {
   for (const char* name : {"/softtpu.sock", "/softtpu.ctl"}) remove_stale_socket(directory_ + name);
+  std::vector<TestProcess> processes;
   for (auto& r : journal.records) {
     std::string type = text_of(r, "type"), id = text_of(r, "id");
     if (type == "test-start") {
@@ -130,13 +148,10 @@ void Runner::take_up(const Journal& journal) {
       before_.test.clear();
     } else if (type == "interrupted") {  // by the user or the host, not by the device: it runs again
       before_.test.clear();
-      if (auto left = r.find("left_running"); left != r.end() && left->is_number_integer() &&
-                                              text_of(r, "boot") == journal_->boot() &&
-                                              is_test(left->get<pid_t>()))
-        throw JournalError(
-            fmt::format("{} of that run still hangs on the device (process {}); end it, or start the "
-                        "machine anew, before the run goes on",
-                        id, left->get<pid_t>()));
+    } else if (type == "test-process") {
+      if (text_of(r, "boot") == journal_->boot())
+        processes.push_back(
+            {id, static_cast<pid_t>(number_of(r, "pid")), static_cast<uint64_t>(number_of(r, "started"))});
     } else if (type == "environment") {
       before_.knew_device = true;
     } else if (type == "run-start") {
@@ -146,6 +161,7 @@ void Runner::take_up(const Journal& journal) {
       remove_stale_socket(text_of(r, "control"));
     }
   }
+  wait_for_the_old_ones(processes);
 }
 
 void Runner::bury_dead_test() {
