@@ -60,10 +60,8 @@ Fd make_memfd(const std::string& name, Bytes size, bool fixed) {
   return fd;
 }
 
-Mapping::Mapping(int fd, uint64_t offset, Bytes size, bool writable, const std::string& what)
-    : n_(size.value) {
-  void* p = ::mmap(nullptr, n_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd,
-                   static_cast<off_t>(offset));
+Mapping::Mapping(int fd, uint64_t offset, Bytes size, bool writable, const std::string& what) : n_(size.value) {
+  void* p = ::mmap(nullptr, n_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, static_cast<off_t>(offset));
   if (p == MAP_FAILED) throw_errno("map", what);
   p_ = static_cast<std::byte*>(p);
 }

@@ -39,6 +39,16 @@ class Checks:
         done = common.run([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--json", *args], **kwargs)
         return done, out
 
+    def _wait_for_record(self, out, **wanted):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if (out / "journal.jsonl").exists():
+                for r in common.read_journal(out / "journal.jsonl")[0]:
+                    if wanted.items() <= r.items():
+                        return
+            time.sleep(0.01)
+        raise AssertionError(f"no record with {wanted} within 30 s")
+
     def verdicts_of_misbehaving_tests(self):
         done, out = self.run(*sum((["--filter", t] for t in EXPECTED), []), "--retries", "2")
         got = {r["id"]: r for r in json.loads(done.stdout)["results"]}
@@ -206,10 +216,7 @@ class Checks:
                 assert common.run(words).returncode == 3
             else:
                 child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                deadline = time.monotonic() + 30
-                while time.monotonic() < deadline and not ((out / "journal.jsonl").exists() and any(
-                        r["type"] == "test-process" for r in common.read_journal(out / "journal.jsonl")[0])):
-                    time.sleep(0.01)
+                self._wait_for_record(out, type="test-process")
                 time.sleep(0.5)  # it has to come as far as ignoring the signal
                 child.kill()
                 child.wait()
@@ -232,10 +239,7 @@ class Checks:
         device.stdout.readline()
         child = subprocess.Popen([self.kz, "run", "--device", f"vfio-user:{sock}", "--output", str(out), "--filter",
                                   "identify.registers", "--repeat", "500"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not ((out / "journal.jsonl").exists() and any(
-                r["type"] == "verdict" for r in common.read_journal(out / "journal.jsonl")[0])):
-            time.sleep(0.01)
+        self._wait_for_record(out, type="verdict")
         device.kill()
         device.wait()
         assert child.wait(timeout=60) == 3, child.returncode
@@ -256,11 +260,17 @@ class Checks:
         assert changed.returncode == 1 and "not to its end" in changed.stdout, changed.stdout
 
     def caller_that_ignores_its_children(self):
-        """The end of a child can be seen even when the caller had SIGCHLD ignored or signals blocked."""
+        """Ends of children are seen, and children can be asked to end, whatever the caller did with signals."""
         self.n += 1
         done = common.run(["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", self.kz, "run", "--device", "softtpu:hbm=64M", "--output",
                            str(self.tmp / f"run-{self.n}"), "--filter", "selftest.passes"])
         assert done.returncode == 0, (done.returncode, done.stderr)
+
+        self.n += 1  # a test that may not be killed ends by SIGTERM, which its grandparent has blocked
+        hung = common.run([self.kz, "run", "--device", f"dump:{self._dump()}", "--output", str(self.tmp / f"run-{self.n}"), "--filter",
+                           "selftest.hangs", "--retries", "0"],
+                          preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+        assert hung.returncode == 1, (hung.returncode, hung.stdout[-300:])
 
     def needs_no_more_memory_than_a_runner(self):
         """No numeric library with threads and buffers of its own is in the program that must survive everything."""
@@ -285,6 +295,13 @@ class Checks:
                    cwd=dump.parent)
         start = common.read_journal(out / "journal.jsonl")[0][0]
         assert start["device"] == f"dump:{dump},bdf=0000:01:00.0", start["device"]
+        (self.tmp / "no-faults.jsonl").write_text("")
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        common.run([self.kz, "run", "--device", "softtpu:hbm=64M,script=no-faults.jsonl", "--output", str(out), "--filter", "selftest.passes"],
+                   cwd=self.tmp)
+        start = common.read_journal(out / "journal.jsonl")[0][0]
+        assert start["device"] == f"softtpu:hbm=64M,script={self.tmp}/no-faults.jsonl", start["device"]
 
     def report_that_does_not_fit_leaves_no_half(self):
         if os.geteuid() != 0:
@@ -328,14 +345,7 @@ class Checks:
         out = self.tmp / f"run-{self.n}"
         child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes",
                                   "--filter", "selftest.hangs", "--filter", "selftest.skips"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        journal = out / "journal.jsonl"
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not (journal.exists() and b'"id":"selftest.hangs"' in journal.read_bytes()
-                                                   and b"test-start" in journal.read_bytes()):
-            time.sleep(0.01)
-        while time.monotonic() < deadline and not any(r["type"] == "test-start" and r["id"] == "selftest.hangs"
-                                                      for r in common.read_journal(journal)[0]):
-            time.sleep(0.01)
+        self._wait_for_record(out, type="test-start", id="selftest.hangs")
         child.kill()
         child.wait()
         done = common.run([self.kz, "resume", str(out), "--json"])

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include <fmt/format.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,6 +16,8 @@
 namespace kz {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr size_t longest_socket = sizeof(sockaddr_un::sun_path) - 1;
 
 // runs/20261202-041300-a1b2c3
 std::string new_run_directory() {
@@ -36,14 +39,18 @@ void point_latest(const std::string& directory) {
   if (ec) fs::remove(fresh, ec);
 }
 
-// So that the run can be taken up, or a test run again, from another folder. A socket's name has at most 107
-// bytes.
-std::string with_absolute_path(const std::string& device) {
-  const Uri uri = parse_uri(device);
-  if (uri.scheme != "dump" && uri.scheme != "vfio-user") return device;
-  const std::string path = fs::absolute(uri.path).lexically_normal();
-  if (uri.scheme == "vfio-user" && path.size() > 107) return device;
-  return uri.scheme + ":" + path + device.substr(uri.scheme.size() + 1 + uri.path.size());
+// So that the run can be taken up, or a test run again, from another folder.
+std::string with_absolute_paths(const std::string& device) {
+  Uri uri = parse_uri(device);
+  auto absolute = [](std::string& path) { path = fs::absolute(path).lexically_normal(); };
+  if (uri.scheme == "dump" || uri.scheme == "vfio-user") absolute(uri.path);
+  if (uri.scheme == "softtpu")
+    for (auto& [name, value] : uri.options)
+      if (name == "script" || name == "log") absolute(value);
+  if (uri.scheme == "vfio-user" && uri.path.size() > longest_socket) return device;
+  std::string text = uri.scheme + ":" + uri.path;
+  for (auto& [name, value] : uri.options) text += (text.back() == ':' ? "" : ",") + name + "=" + value;
+  return text;
 }
 
 struct RunArgs {
@@ -63,7 +70,7 @@ int run_command(RunArgs& a) {
     fmt::print("{} tests would run on {}\n", tests.size(), a.options.device);
     return tests.empty() ? 125 : 0;
   }
-  a.options.device = with_absolute_path(a.options.device);
+  a.options.device = with_absolute_paths(a.options.device);
   catch_signals();
   bool named = !a.output.empty();
   std::string directory = named ? a.output : new_run_directory();

@@ -63,7 +63,7 @@ class Folder {
     for (TestResult& t : run_.results)
       if (t.runs == 0 && !run_.finished) t.reason = unfinished(t.id);
     for (TestResult& t : run_.results) ++run_.counts[t.verdict];
-    if (started_ && !run_.finished)
+    if (!run_.finished)
       run_.notes.push_back(
           "the journal has no end: the run goes on, or was cut off and 'kangzao resume' takes it up");
     prove();
@@ -95,7 +95,6 @@ class Folder {
   }
 
   void start(const nlohmann::json& r) {
-    started_ = true;
     run_.device = text_of(r, "device");
     run_.profile = text_of(r, "profile");
     run_.seed = text_of(r, "seed");
@@ -200,7 +199,6 @@ class Folder {
   std::string running_, danger_;
   size_t notes_ = 0;
   uint64_t next_ = 0;  // sequence number
-  bool started_ = false;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "tools/softtpu/interrupts.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
