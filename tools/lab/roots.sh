@@ -4,6 +4,8 @@
 #
 # usage: roots.sh list                    roles, suites, versions found in the cache
 #        roots.sh get ROLE...             fetches what the cache lacks; ROLE: stable-1 stable backports sid qemu
+#        roots.sh has ROLE                prints yes or no
+#        roots.sh busybox                 prints the path of a static busybox, fetched where the cache has none
 #        roots.sh path ROLE               prints the folder of a cached root
 #        roots.sh version ROLE            prints the kernel release of a cached root
 #        roots.sh run ROLE CMD...         runs CMD inside the root (its own mount namespace, /proc mounted)
@@ -21,7 +23,7 @@ tools="gcc,libc6-dev,make,dash,bash,coreutils,sed,grep,mawk,findutils,kmod,xz-ut
 need_mb=1200
 
 die() { code=$1; shift; echo "roots: $*" >&2; exit "$code"; }
-usage() { sed -n '5,11s/^# //p' "$0" >&2; exit 2; }
+usage() { sed -n '5,13s/^# //p' "$0" >&2; exit 2; }
 
 suite_of() {
   case "$1" in
@@ -29,8 +31,10 @@ suite_of() {
     stable) echo trixie ;;
     backports) echo trixie-backports ;;
     sid) echo sid ;;
+    stable-1-debug) echo bookworm-debug ;;
+    backports-debug) echo trixie-backports-debug ;;
     qemu) echo qemu ;;
-    *) die 2 "unknown role '$1' (stable-1, stable, backports, sid, qemu)" ;;
+    *) die 2 "unknown role '$1' (stable-1, stable, backports, sid, stable-1-debug, backports-debug, qemu)" ;;
   esac
 }
 
@@ -92,6 +96,17 @@ find_mmdebstrap() {
   mkdir -p "$cache/.mmdebstrap"
   (cd "$cache/.mmdebstrap" && apt-get -qq -o APT::Sandbox::User=root download mmdebstrap && dpkg-deb -x mmdebstrap_*.deb . &&
     rm -f mmdebstrap_*.deb) || die 125 "mmdebstrap is neither installed nor to be had from the archive"
+}
+
+find_busybox() {
+  for busybox in "$cache/.busybox/bin/busybox" "$cache/.busybox/usr/bin/busybox"; do
+    [ ! -x "$busybox" ] || return 0
+  done
+  mkdir -p "$cache/.busybox"
+  (cd "$cache/.busybox" && apt-get -qq -o APT::Sandbox::User=root download busybox-static && dpkg-deb -x busybox-static_*.deb . &&
+    rm -f busybox-static_*.deb) || die 125 "busybox-static is not to be had from the archive"
+  busybox="$cache/.busybox/usr/bin/busybox"
+  [ -x "$busybox" ] || busybox="$cache/.busybox/bin/busybox"
 }
 
 check_host() {
@@ -192,6 +207,8 @@ case "$verb" in
     done
     ;;
   get) [ $# -ge 1 ] || usage; get "$@" ;;
+  has) [ $# -eq 1 ] || usage; dir=$(root_of "$1"); if [ -d "$dir" ]; then echo yes; else echo no; fi ;;
+  busybox) find_busybox; echo "$busybox" ;;
   path) [ $# -eq 1 ] || usage; have "$1"; root_of "$1" ;;
   version) [ $# -eq 1 ] || usage; have "$1"; cat "$(root_of "$1")/.kz-release" ;;
   run) [ $# -ge 2 ] || usage; role=$1; shift; have "$role"; enter "$(root_of "$role")" "$@" ;;
