@@ -415,7 +415,7 @@ void kz_uring_finish(struct kz_slot *s);
 /* reset.c, err.c, pm.c, coredump.c, fw.c */
 void kz_reset_work(struct work_struct *work);
 void kz_reset_schedule(struct kz_device *kz, enum kz_level level, const char *why);
-int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why);
+int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, bool asked);
 extern const struct pci_error_handlers kz_err_handlers;
 extern const struct dev_pm_ops kz_pm_ops;
 void kz_pm_init(struct kz_device *kz, unsigned int autosuspend_ms);
