@@ -37,7 +37,8 @@ void DevAperture::check(uint64_t offset, uint64_t len) const {
   if (offset > size() || len > size() - offset)
     throw Error({Errc::usage, "reach", target, fmt::format("the aperture ends at {:#x}", size()), "", 0});
   if (dead())
-    throw Error({Errc::gone, "reach", target, "the mapping ended with a reset", "take the aperture again", 0});
+    throw Error(
+        {Errc::gone, "reach", target, "the mapping ended with a reset", "take the aperture again", 0});
 }
 
 void DevAperture::read(uint64_t offset, std::span<std::byte> out) {

@@ -15,8 +15,8 @@ class DevAperture final : public Aperture {
   explicit DevAperture(std::shared_ptr<Core> core);
   uint64_t size() const override { return map_.size(); }
   const std::vector<Piece>& mapped() const override { return pieces_; }
-  // Also through the mapping: the driver offers no other way. Throws Error(usage) beyond the end, Error(gone) after
-  // a reset, which ends the mapping.
+  // Also through the mapping: the driver offers no other way. Throws Error(usage) beyond the end, Error(gone)
+  // after a reset, which ends the mapping.
   void read(uint64_t offset, std::span<std::byte> out) override;
   void write(uint64_t offset, std::span<const std::byte> in) override;
   bool dead() const { return epoch_ != core_->epoch(); }

@@ -13,7 +13,8 @@ namespace kz::dev {
 namespace {
 
 constexpr uint64_t page_size = 4096;
-// How long commands that are in flight may hold a buffer that is to go; longer than the driver's time limit of one.
+// How long commands that are in flight may hold a buffer that is to go; longer than the driver's time limit
+// of one.
 constexpr auto patience_of_unmap = 15s;
 constexpr auto patience_at_the_end = 1s;
 
@@ -21,9 +22,10 @@ constexpr auto patience_at_the_end = 1s;
 [[noreturn]] void no_memory(const std::string& what, uint64_t size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    throw Error({Errc::permission, "register", what,
-                 fmt::format("this user may pin {} in all (RLIMIT_MEMLOCK)", to_string(Bytes{limit.rlim_cur})),
-                 "raise it: ulimit -l, or memlock in limits.conf", size > limit.rlim_cur ? 0 : ENOMEM});
+    throw Error(
+        {Errc::permission, "register", what,
+         fmt::format("this user may pin {} in all (RLIMIT_MEMLOCK)", to_string(Bytes{limit.rlim_cur})),
+         "raise it: ulimit -l, or memlock in limits.conf", size > limit.rlim_cur ? 0 : ENOMEM});
   throw_call("register", what, ENOMEM);
 }
 
@@ -33,7 +35,8 @@ Buffer::Buffer(std::shared_ptr<Core> core, const DmaSpec& spec)
     : core_(std::move(core)),
       size_(spec.size.value),
       mapped_(align_up(spec.size.value, page_size)),
-      flags_((spec.device_reads ? KZ_BUF_DEVICE_READS : 0) | (spec.device_writes ? KZ_BUF_DEVICE_WRITES : 0)) {
+      flags_((spec.device_reads ? KZ_BUF_DEVICE_READS : 0) |
+             (spec.device_writes ? KZ_BUF_DEVICE_WRITES : 0)) {
   if (spec.at)
     throw Error({Errc::unsupported, "map host memory at", fmt::format("bus address {:#x}", spec.at->value),
                  "the driver chooses bus addresses", "", 0});

@@ -11,8 +11,8 @@ namespace kz::dev {
 
 class Buffer final : public DmaBuffer {
  public:
-  // Throws Error(usage), Error(permission) where RLIMIT_MEMLOCK is too low, Error(no_memory), Error(unsupported) for
-  // an address of one's own choice.
+  // Throws Error(usage), Error(permission) where RLIMIT_MEMLOCK is too low, Error(no_memory),
+  // Error(unsupported) for an address of one's own choice.
   Buffer(std::shared_ptr<Core> core, const DmaSpec& spec);
   ~Buffer() override;
   Buffer(const Buffer&) = delete;

@@ -88,9 +88,9 @@ Errc code_of_call(int err, uint32_t status) {
 }
 
 void throw_call(std::string operation, std::string target, int err, uint32_t status, std::string remedy) {
-  std::string detail = status != KZ_ST_OK ? fmt::format("the device ended it with {}",
-                                                        to_string(static_cast<Status>(status)))
-                                          : std::string(meaning(err));
+  std::string detail =
+      status != KZ_ST_OK ? fmt::format("the device ended it with {}", to_string(static_cast<Status>(status)))
+                         : std::string(meaning(err));
   if (remedy.empty() && status == KZ_ST_OK) remedy = usual_remedy(err);
   throw Error({code_of_call(err, status), std::move(operation), std::move(target), std::move(detail),
                std::move(remedy), err});

@@ -20,8 +20,8 @@ int call(int fd, unsigned long number, Args& args) {
   return raw_call(fd, number, &args);
 }
 
-// The code of a call that failed with `err` (positive). `status`: what the device ended its command with, 0 where the
-// call ran none.
+// The code of a call that failed with `err` (positive). `status`: what the device ended its command with, 0
+// where the call ran none.
 Errc code_of_call(int err, uint32_t status);
 
 // Throws the error of a call. `remedy` may be empty: then the usual one for this errno.

@@ -14,8 +14,8 @@
 namespace kz::dev {
 namespace {
 
-// The longest time that the kernel itself takes for a reset, beside the device: 100 ms after FLR, a second after a bus
-// reset (PCI Express r6.0, 6.6.1), its locks, and the driver's dump before.
+// The longest time that the kernel itself takes for a reset, beside the device: 100 ms after FLR, a second
+// after a bus reset (PCI Express r6.0, 6.6.1), its locks, and the driver's dump before.
 constexpr auto kernel_reset = std::chrono::milliseconds(2000);
 // Below this not even the smallest test's buffers can be registered.
 constexpr uint64_t least_memlock = 64 << 10;
@@ -96,7 +96,8 @@ Capabilities capabilities_of(const kz_info& info, const Rights& rights) {
   Filler f(caps, rights.sys_admin);
   f.have({Cap::registers, Cap::telemetry, Cap::firmware_version, Cap::heartbeat, Cap::interrupts, Cap::queues,
           Cap::dma, Cap::abort, Cap::timestamp, Cap::fence, Cap::hbm_alloc, Cap::reset_queue});
-  f.missing(Cap::raw_registers, "the driver shows identity, state and telemetry, and keeps the rest to itself");
+  f.missing(Cap::raw_registers,
+            "the driver shows identity, state and telemetry, and keeps the rest to itself");
   f.missing(Cap::raw_commands, "the driver checks and rewrites commands: none reaches the device as it is");
   f.missing(Cap::dma_sg, "the driver makes scatter lists itself and takes none from a user");
   f.missing(Cap::dma_at, "the driver chooses bus addresses");
@@ -120,7 +121,8 @@ Capabilities capabilities_of(const kz_info& info, const Rights& rights) {
   f.privileged((info.features & KZ_DF_RESET_FIRMWARE) != 0, Cap::reset_firmware,
                "the driver offers no firmware reset");
   if (rights.memlock && *rights.memlock < least_memlock)
-    f.block(Cap::dma, fmt::format("this user may pin {} only; raise ulimit -l", to_string(Bytes{*rights.memlock})));
+    f.block(Cap::dma,
+            fmt::format("this user may pin {} only; raise ulimit -l", to_string(Bytes{*rights.memlock})));
   if (!rights.interrupts)
     f.block(Cap::interrupts, "the device's vectors cannot be counted: /proc/interrupts does not show them");
   return caps;

@@ -10,7 +10,7 @@
 namespace kz::dev {
 
 struct Rights {
-  bool sys_admin = false;           // CAP_SYS_ADMIN: context 0, resets, injection, firmware, registers to be written
+  bool sys_admin = false;  // CAP_SYS_ADMIN: context 0, resets, injection, firmware, registers to be written
   std::optional<uint64_t> memlock;  // bytes that this user may pin; nothing: no limit
   bool interrupts = true;           // /proc/interrupts shows the device's vectors
 };

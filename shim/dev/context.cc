@@ -24,7 +24,8 @@ Status free_hbm(Core& core, uint32_t context, HbmAddr addr) {
 
 class Block final : public HbmBlock {
  public:
-  Block(std::shared_ptr<Core> core, std::shared_ptr<ContextState> context, const kz_ioc_hbm& a, uint64_t epoch)
+  Block(std::shared_ptr<Core> core, std::shared_ptr<ContextState> context, const kz_ioc_hbm& a,
+        uint64_t epoch)
       : core_(std::move(core)), context_(std::move(context)), addr_{a.addr}, size_(a.len), epoch_(epoch) {}
   ~Block() override {
     if (!held_ || dead()) return;
@@ -40,7 +41,8 @@ class Block final : public HbmBlock {
   uint64_t size() const override { return size_; }
   Status free() override {
     if (!held_)
-      throw Error({Errc::usage, "free HBM at", fmt::format("{:#x}", addr_.value), "it was freed before", "", 0});
+      throw Error(
+          {Errc::usage, "free HBM at", fmt::format("{:#x}", addr_.value), "it was freed before", "", 0});
     held_ = false;
     return dead() ? Status::lost : free_hbm(*core_, context_->id, addr_);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// What the objects of one open node share: the file, whether the device was reset since an object was made, and who
-// has what in the driver. It lives as long as the last of them.
+// What the objects of one open node share: the file, whether the device was reset since an object was made,
+// and who has what in the driver. It lives as long as the last of them.
 #pragma once
 
 #include <atomic>
@@ -52,8 +52,8 @@ class Core {
   int fd() const { return node_.fd.get(); }
   const std::string& why_no_uring() const { return why_no_uring_; }
 
-  // Counts what ended all contexts and queues. What was made in an earlier epoch is dead. Looks at the driver:
-  // one system call.
+  // Counts what ended all contexts and queues. What was made in an earlier epoch is dead. Looks at the
+  // driver: one system call.
   uint64_t epoch();
   // From here on everything that was open is dead, whatever the driver says.
   void let_go() { ++epoch_; }
@@ -80,7 +80,7 @@ class Core {
   std::atomic<uint64_t> epoch_{1};
   std::atomic<bool> abandoned_{false};
   std::mutex mutex_;
-  uint32_t generation_ = 0;  // the driver's, as last seen
+  uint32_t generation_ = 0;                                   // the driver's, as last seen
   std::map<uint32_t, std::weak_ptr<ContextState>> contexts_;  // by number, the newest
   std::vector<std::weak_ptr<ContextState>> replaced_;         // dead ones whose number was given again
   std::vector<Buffer*> buffers_;

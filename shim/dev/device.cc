@@ -92,7 +92,8 @@ DevDevice::~DevDevice() {
 
 ConfigSpace& DevDevice::config() {
   if (config_) return *config_;
-  throw Error({Errc::unsupported, "use", identity_.uri, "this host shows no configuration space of the device", "", 0});
+  throw Error({Errc::unsupported, "use", identity_.uri,
+               "this host shows no configuration space of the device", "", 0});
 }
 
 Telemetry DevDevice::telemetry() {
@@ -123,7 +124,8 @@ void DevDevice::write_register(uint32_t offset, uint32_t value) {
   if (rc == 0) return;
   std::string target = tpu::register_name(offset) + " of " + core_->node().path;
   if (rc == -EACCES)
-    throw Error({Errc::unsupported, "write", target, "the driver does not let a user write this register", "", EACCES});
+    throw Error({Errc::unsupported, "write", target, "the driver does not let a user write this register", "",
+                 EACCES});
   throw_call("write", target, -rc);
 }
 
@@ -131,7 +133,9 @@ void DevDevice::wait_register(uint32_t offset, uint32_t mask, uint32_t want, Dea
   tpu::wait_register([&] { return read_register(offset); }, core_->node().path, offset, mask, want, deadline);
 }
 
-std::shared_ptr<DmaBuffer> DevDevice::dma_buffer(const DmaSpec& spec) { return std::make_shared<Buffer>(core_, spec); }
+std::shared_ptr<DmaBuffer> DevDevice::dma_buffer(const DmaSpec& spec) {
+  return std::make_shared<Buffer>(core_, spec);
+}
 
 std::unique_ptr<Context> DevDevice::create_context() {
   core_->check_there("create", "a context on " + core_->node().path);
@@ -144,7 +148,8 @@ HbmAddr DevDevice::physical(const Context& context, HbmAddr addr) {
   a.addr = addr.value;
   int rc = call(core_->fd(), KZ_IOC_HBM_QUERY, a);
   if (rc == 0) return {a.phys};
-  throw_call("translate", fmt::format("HBM address {:#x} of context {}", addr.value, context.id()), -rc, a.status);
+  throw_call("translate", fmt::format("HBM address {:#x} of context {}", addr.value, context.id()), -rc,
+             a.status);
 }
 
 Aperture& DevDevice::aperture() {
@@ -158,8 +163,8 @@ Aperture& DevDevice::aperture() {
 std::vector<uint64_t> DevDevice::interrupt_counts() {
   auto counts = interrupt_counts_of(core_->node().kernel_name);
   if (!counts.empty()) return counts;
-  throw Error({Errc::unsupported, "count interrupts of", core_->node().path, "/proc/interrupts does not show them", "",
-               0});
+  throw Error({Errc::unsupported, "count interrupts of", core_->node().path,
+               "/proc/interrupts does not show them", "", 0});
 }
 
 }  // namespace kz::dev

@@ -14,7 +14,8 @@ namespace kz::dev {
 class DevDevice final : public Device {
  public:
   // `config`: of the PCI function behind the node, null where this host does not show it.
-  DevDevice(std::shared_ptr<Core> core, Identity identity, Capabilities caps, std::unique_ptr<ConfigSpace> config);
+  DevDevice(std::shared_ptr<Core> core, Identity identity, Capabilities caps,
+            std::unique_ptr<ConfigSpace> config);
   ~DevDevice() override;
 
   const Identity& identity() const override { return identity_; }
@@ -42,12 +43,13 @@ class DevDevice final : public Device {
   Identity identity_;
   Capabilities caps_;
   std::unique_ptr<ConfigSpace> config_;
-  std::vector<std::unique_ptr<Context>> roots_;  // of this open file, and of earlier ones that somebody may hold
+  std::vector<std::unique_ptr<Context>>
+      roots_;  // of this open file, and of earlier ones that somebody may hold
   std::unique_ptr<DevAperture> aperture_;
 };
 
-// Throws as open_node() does, and Error(gone) where the driver could not bring the device up and `bring_up` is asked
-// for.
+// Throws as open_node() does, and Error(gone) where the driver could not bring the device up and `bring_up`
+// is asked for.
 std::unique_ptr<Device> open_dev(const Uri& uri, const OpenOptions& options);
 
 }  // namespace kz::dev

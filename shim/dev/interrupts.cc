@@ -18,7 +18,8 @@ std::optional<size_t> vector_of(std::string_view handler, std::string_view kerne
   size_t vector = 0;
   auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), vector);
   constexpr size_t most_vectors = 2048;  // of MSI-X
-  if (ec != std::errc() || end != digits.data() + digits.size() || vector >= most_vectors) return std::nullopt;
+  if (ec != std::errc() || end != digits.data() + digits.size() || vector >= most_vectors)
+    return std::nullopt;
   return vector;
 }
 
@@ -34,7 +35,8 @@ std::vector<uint64_t> parse_interrupts(std::string_view text, std::string_view k
   while (heads >> word) ++processors;
   while (std::getline(lines, line)) {
     auto space = line.find_last_of(' ');
-    auto vector = vector_of(std::string_view(line).substr(space == std::string::npos ? 0 : space + 1), kernel_name);
+    auto vector =
+        vector_of(std::string_view(line).substr(space == std::string::npos ? 0 : space + 1), kernel_name);
     if (!vector) continue;
     std::istringstream fields(line);
     fields >> word;  // "24:"

@@ -9,7 +9,8 @@
 
 namespace kz::dev {
 
-// From the text of /proc/interrupts: one count a vector, all processors together. Empty where none is the device's.
+// From the text of /proc/interrupts: one count a vector, all processors together. Empty where none is the
+// device's.
 std::vector<uint64_t> parse_interrupts(std::string_view text, std::string_view kernel_name);
 
 // Of this host; empty where it cannot be read.

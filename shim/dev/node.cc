@@ -19,12 +19,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* subsystem = "kz";  // the driver's device class
-// A user that has just ended is on the device until the kernel has let go of its file, and in telemetry until the
-// firmware's next beat.
+// A user that has just ended is on the device until the kernel has let go of its file, and in telemetry until
+// the firmware's next beat.
 constexpr auto others_leave = 1s;
 
 [[noreturn]] void not_a_node(const std::string& path, const std::string& what) {
-  throw Error({Errc::usage, "open", path, what, "name a node of the reference driver, such as dev:/dev/kz0", 0});
+  throw Error(
+      {Errc::usage, "open", path, what, "name a node of the reference driver, such as dev:/dev/kz0", 0});
 }
 
 // The kernel's name of the character device.
@@ -39,7 +40,8 @@ std::string look_at(const std::string& path) {
   if (!S_ISCHR(st.st_mode)) not_a_node(path, "it is no character device");
   fs::path link = fmt::format("/sys/dev/char/{}:{}", major(st.st_rdev), minor(st.st_rdev));
   std::error_code ec;
-  if (!fs::exists("/sys/dev/char", ec)) return fs::path(path).filename();  // no sysfs here: ask the node itself
+  if (!fs::exists("/sys/dev/char", ec))
+    return fs::path(path).filename();  // no sysfs here: ask the node itself
   fs::path real = fs::canonical(link, ec);
   if (ec)
     throw Error({Errc::not_found, "open", path, "the kernel has no device behind this node",
@@ -61,11 +63,13 @@ Fd open_file(const std::string& path) {
   throw_errno("open", path, err);
 }
 
-void take_alone(const Node& node) {
+void take_alone(Node& node) {
   auto busy = [&](const char* who) {
-    throw Error({Errc::busy, "open", node.path, who, "end it first; tests must have the device for themselves", 0});
+    throw Error(
+        {Errc::busy, "open", node.path, who, "end it first; tests must have the device for themselves", 0});
   };
-  if (::flock(node.fd.get(), LOCK_EX | LOCK_NB) != 0) busy("another program of this suite has it");
+  node.lock = open_file(node.path);
+  if (::flock(node.lock.get(), LOCK_EX | LOCK_NB) != 0) busy("another program of this suite has it");
   if (node.info.state != KZ_STATE_LIVE) return;
   for (Deadline deadline(others_leave); others_have_contexts(node.fd.get()); ::poll(nullptr, 0, 10))
     if (deadline.passed()) busy("somebody else has a context on the device");
@@ -83,7 +87,8 @@ kz_info read_info(const Node& node) {
   int rc = call(node.fd.get(), KZ_IOC_INFO, info);
   if (rc == -ENOTTY) not_a_node(node.path, "it does not know the reference driver's calls");
   if (rc == -EINVAL)
-    throw Error({Errc::unsupported, "ask", node.path, "the driver's interface is another one than this program's",
+    throw Error({Errc::unsupported, "ask", node.path,
+                 "the driver's interface is another one than this program's",
                  "build driver and program from the same source", EINVAL});
   if (rc < 0) throw_call("ask", node.path, -rc);
   return info;
@@ -97,8 +102,8 @@ Node open_node(const std::string& path, bool exclusive) {
   node.info = read_info(node);
   if (node.info.driver_abi != KZ_DRIVER_ABI)
     throw Error({Errc::unsupported, "open", path,
-                 fmt::format("the driver's interface is version {}, this program knows {}", node.info.driver_abi,
-                             KZ_DRIVER_ABI),
+                 fmt::format("the driver's interface is version {}, this program knows {}",
+                             node.info.driver_abi, KZ_DRIVER_ABI),
                  "build driver and program from the same source", 0});
   if (exclusive) take_alone(node);
   return node;

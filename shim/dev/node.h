@@ -13,12 +13,14 @@ struct Node {
   std::string path;         // "/dev/kz0"
   std::string kernel_name;  // "kz0": what the kernel log and /proc/interrupts call it
   Fd fd;
+  Fd lock;  // another open file, locked: io_uring may hold the first one for a while after its end
   kz_info info{};
 };
 
-// Throws Error(not_found), Error(permission), Error(usage) for what is no node of the driver (nothing else is opened:
-// opening alone can arm a watchdog or hang), Error(unsupported) for a driver of another interface, Error(gone).
-// `exclusive`: Error(busy) where another program of this suite, or anybody's context, is on the device.
+// Throws Error(not_found), Error(permission), Error(usage) for what is no node of the driver (nothing else is
+// opened: opening alone can arm a watchdog or hang), Error(unsupported) for a driver of another interface,
+// Error(gone). `exclusive`: Error(busy) where another program of this suite, or anybody's context, is on the
+// device.
 Node open_node(const std::string& path, bool exclusive);
 
 // Does INFO again. Throws as a call does.

@@ -22,7 +22,8 @@ struct Outcome {
 // `res`: a status of kz_cmd.h or KZ_ST_LOST, KZ_ST_EXPIRED; or -errno.
 Outcome outcome_of(int32_t res);
 
-// A command in flight has this tag: its slot and its ticket, so that an answer to an earlier user of the slot shows.
+// A command in flight has this tag: its slot and its ticket, so that an answer to an earlier user of the slot
+// shows.
 constexpr unsigned slot_bits = 16;
 constexpr uint64_t tag_of(Ticket ticket, uint32_t slot) { return ticket << slot_bits | slot; }
 constexpr uint32_t slot_of(uint64_t tag) { return tag & ((1u << slot_bits) - 1); }

@@ -38,15 +38,16 @@ Ended update_firmware(std::shared_ptr<Core> core, std::span<std::byte> image, ui
 
 }  // namespace
 
-std::unique_ptr<Queue> open_dev_queue(const std::shared_ptr<Core>& core, const std::shared_ptr<ContextState>& context,
-                                      const QueueSpec& spec) {
+std::unique_ptr<Queue> open_dev_queue(const std::shared_ptr<Core>& core,
+                                      const std::shared_ptr<ContextState>& context, const QueueSpec& spec) {
   const kz_info& info = core->node().info;
   if (spec.vector)
-    throw Error({Errc::unsupported, "open", "a queue", fmt::format("the driver chooses its vector, not {}", *spec.vector),
-                 "", 0});
+    throw Error({Errc::unsupported, "open", "a queue",
+                 fmt::format("the driver chooses its vector, not {}", *spec.vector), "", 0});
   if (spec.order < 1 || spec.order > info.max_order)
     throw Error({Errc::usage, "open", "a queue",
-                 fmt::format("2^{} entries; the driver takes 2^1 to 2^{}", spec.order, info.max_order), "", 0});
+                 fmt::format("2^{} entries; the driver takes 2^1 to 2^{}", spec.order, info.max_order), "",
+                 0});
   uint64_t epoch = core->epoch();
   kz_ioc_queue a{};
   a.flags = spec.interrupts ? 0 : KZ_QUEUE_POLLED;
@@ -54,7 +55,8 @@ std::unique_ptr<Queue> open_dev_queue(const std::shared_ptr<Core>& core, const s
   a.order = spec.order;
   int rc = call(core->fd(), KZ_IOC_QUEUE_CREATE, a);
   if (rc == -ENOSPC)
-    throw Error({Errc::busy, "open", "a queue", "all queue pairs of the device are in use", "close one first", ENOSPC});
+    throw Error({Errc::busy, "open", "a queue", "all queue pairs of the device are in use", "close one first",
+                 ENOSPC});
   if (rc < 0) throw_call("open a queue in", fmt::format("context {}", context->id), -rc);
   auto handle = std::make_shared<QueueHandle>(core->fd(), a.queue);
   {
@@ -223,7 +225,8 @@ void DevQueue::wait_for_some(const Deadline& deadline, std::vector<Completion>& 
   hand_over();
   take_all(out);
   if (!out.empty()) return;
-  auto slice = std::min<std::chrono::nanoseconds>(deadline.left(), updates_.empty() ? look_every : update_slice);
+  auto slice =
+      std::min<std::chrono::nanoseconds>(deadline.left(), updates_.empty() ? look_every : update_slice);
   if (held_.empty()) way_->wait(Deadline(slice), ended_);
   take_all(out);
 }
@@ -283,7 +286,8 @@ std::vector<Completion> DevQueue::wait(Deadline deadline) {
 // Does the silence have a reason? A device that is lost reads all ones.
 void DevQueue::look_for_device() const {
   kz_info info{};
-  if (call(core_->fd(), KZ_IOC_INFO, info) != 0 || info.state != KZ_STATE_LIVE) return;  // the driver is at it
+  if (call(core_->fd(), KZ_IOC_INFO, info) != 0 || info.state != KZ_STATE_LIVE)
+    return;  // the driver is at it
   kz_ioc_reg a{};
   a.offset = KZ_REG_MAGIC;
   if (call(core_->fd(), KZ_IOC_REG_READ, a) != 0 || a.value == KZ_MAGIC) return;
@@ -302,16 +306,18 @@ std::vector<Completion> DevQueue::reset(Deadline deadline) {
   return drain(Deadline(std::max<std::chrono::nanoseconds>(deadline.left(), settle)));
 }
 
-// The driver's books. A command in pieces has several completions of the device, each with an interrupt; interrupts
-// that follow each other closely are merged on the way, so there may be fewer.
+// The driver's books. A command in pieces has several completions of the device, each with an interrupt;
+// interrupts that follow each other closely are merged on the way, so there may be fewer.
 const QueueAudit& DevQueue::audit() const {
   kz_ioc_queue_stat s = handle_->books();
-  for (Deadline grace(interrupt_grace); s.found_late > s.idle_interrupts && handle_->open() && !grace.passed();) {
+  for (Deadline grace(interrupt_grace);
+       s.found_late > s.idle_interrupts && handle_->open() && !grace.passed();) {
     ::poll(nullptr, 0, 5);
     s = handle_->books();
   }
   audit_.interrupts = s.interrupts;
-  audit_.completion_without_interrupt = s.found_late > s.idle_interrupts ? s.found_late - s.idle_interrupts : 0;
+  audit_.completion_without_interrupt =
+      s.found_late > s.idle_interrupts ? s.found_late - s.idle_interrupts : 0;
   audit_.interrupt_without_completion = s.interrupts > s.entries ? s.interrupts - s.entries : 0;
   audit_.duplicate_completion = s.repeated_cid + twice_;
   audit_.unknown_completion = s.unknown_cid + unknown_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// One queue of the driver: commands by io_uring (polled queues, and where it is forbidden: by ioctl), answers as they
-// come, the driver's own books of what the device did.
+// One queue of the driver: commands by io_uring (polled queues, and where it is forbidden: by ioctl), answers
+// as they come, the driver's own books of what the device did.
 #pragma once
 
 #include <deque>
@@ -16,8 +16,8 @@ namespace kz::dev {
 
 class DevQueue final : public Queue {
  public:
-  DevQueue(std::shared_ptr<Core> core, std::shared_ptr<ContextState> context, std::shared_ptr<QueueHandle> handle,
-           const QueueSpec& spec, uint64_t epoch);
+  DevQueue(std::shared_ptr<Core> core, std::shared_ptr<ContextState> context,
+           std::shared_ptr<QueueHandle> handle, const QueueSpec& spec, uint64_t epoch);
   ~DevQueue() override;
   DevQueue(const DevQueue&) = delete;
 
@@ -62,8 +62,8 @@ class DevQueue final : public Queue {
   std::unique_ptr<Way> way_;
   std::vector<Slot> slots_;
   std::deque<uint32_t> free_;
-  std::vector<uint32_t> held_;         // put, not handed over
-  std::vector<Ended> ended_;           // answers not looked at yet
+  std::vector<uint32_t> held_;  // put, not handed over
+  std::vector<Ended> ended_;    // answers not looked at yet
   // Firmware images under way, each a call of its own in a thread; and those that nobody waits for any more.
   std::vector<std::future<Ended>> updates_, given_up_;
   Ticket next_ticket_ = 1;
@@ -72,9 +72,9 @@ class DevQueue final : public Queue {
   mutable QueueAudit audit_;
 };
 
-// Throws Error(busy) when the device has no queue left, Error(usage), Error(unsupported) for a vector of one's own
-// choice, Error(gone), Error(permission) in the privileged context.
-std::unique_ptr<Queue> open_dev_queue(const std::shared_ptr<Core>& core, const std::shared_ptr<ContextState>& context,
-                                      const QueueSpec& spec);
+// Throws Error(busy) when the device has no queue left, Error(usage), Error(unsupported) for a vector of
+// one's own choice, Error(gone), Error(permission) in the privileged context.
+std::unique_ptr<Queue> open_dev_queue(const std::shared_ptr<Core>& core,
+                                      const std::shared_ptr<ContextState>& context, const QueueSpec& spec);
 
 }  // namespace kz::dev

@@ -42,8 +42,8 @@ void pause() { ::poll(nullptr, 0, 5); }
 
 }  // namespace
 
-// The call returns when the device is ready again or given up. It cannot be interrupted, so it has a thread of its
-// own, which is left to itself when the deadline passes.
+// The call returns when the device is ready again or given up. It cannot be interrupted, so it has a thread
+// of its own, which is left to itself when the deadline passes.
 void DevDevice::run_reset(uint32_t kind, const std::string& target, const Deadline& deadline) {
   auto done = std::make_shared<std::promise<int>>();
   auto answer = done->get_future();
@@ -55,10 +55,11 @@ void DevDevice::run_reset(uint32_t kind, const std::string& target, const Deadli
   if (answer.wait_for(deadline.left()) != std::future_status::ready) {
     kz_info info{};
     call(core_->fd(), KZ_IOC_INFO, info);
-    throw Error({Errc::timeout, "reset", target,
-                 fmt::format("the driver has not finished after {} of {}, its state is '{}'",
-                             to_string(deadline.elapsed()), to_string(deadline.budget()), state_name(info.state)),
-                 "see the kernel log", 0});
+    throw Error(
+        {Errc::timeout, "reset", target,
+         fmt::format("the driver has not finished after {} of {}, its state is '{}'",
+                     to_string(deadline.elapsed()), to_string(deadline.budget()), state_name(info.state)),
+         "see the kernel log", 0});
   }
   if (int rc = answer.get(); rc < 0) throw_call("reset", target, -rc);
 }
@@ -93,7 +94,8 @@ void DevDevice::reopen(const Deadline& deadline) {
     try {
       Node node = open_node(core_->node().path, false);
       if (serial_text(node.info.serial) != identity_.serial && !identity_.serial.empty())
-        throw Error({Errc::gone, "recover", node.path, "another device has its node now", "kangzao ls shows nodes", 0});
+        throw Error({Errc::gone, "recover", node.path, "another device has its node now",
+                     "kangzao ls shows nodes", 0});
       auto fresh = std::make_shared<Core>(std::move(node));
       auto buffers = core_->buffers();
       core_->abandon();

@@ -30,7 +30,8 @@ class Way {
 // Whether this kernel and user may use io_uring with entries large enough for a command; else why not.
 std::string why_no_uring();
 
-// `fd`: the node; it must stay open as long as the way. `entries`: of the queue. Throw Error(permission), Error(io).
+// `fd`: the node; it must stay open as long as the way. `entries`: of the queue. Throw Error(permission),
+// Error(io).
 std::unique_ptr<Way> make_uring_way(int fd, uint32_t queue, uint32_t entries);
 std::unique_ptr<Way> make_ioctl_way(int fd, uint32_t queue, uint32_t entries);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Commands by KZ_IOC_SUBMIT, answers by KZ_IOC_REAP: for queues that are polled, and where io_uring is not to be had.
+// Commands by KZ_IOC_SUBMIT, answers by KZ_IOC_REAP: for queues that are polled, and where io_uring is not to
+// be had.
 #include <poll.h>
 
 #include "shim/dev/call.h"
@@ -51,7 +52,8 @@ class IoctlWay final : public Way {
     a.timeout_ns = timeout.count();
     a.entries = reinterpret_cast<uint64_t>(done_.data());
     int rc = call(fd_, KZ_IOC_REAP, a);
-    for (uint32_t i = 0; i < a.count; ++i) out.push_back({done_[i].user_data, done_[i].status, done_[i].result});
+    for (uint32_t i = 0; i < a.count; ++i)
+      out.push_back({done_[i].user_data, done_[i].status, done_[i].result});
     over_ = rc == -ESTALE || rc == -ENODEV || rc == -ENOENT;
     if (over_ && min > 0) ::poll(nullptr, 0, 1);  // it answers at once
   }

@@ -54,7 +54,8 @@ Identity identify_function(const std::string& uri, const PciInfo& info, ConfigSp
 }
 
 std::string why_config_is_read_only(const Bdf& bdf, const HostRoots& roots) {
-  if (std::string mode = lockdown(roots); !mode.empty()) return fmt::format("the kernel is locked down ({})", mode);
+  if (std::string mode = lockdown(roots); !mode.empty())
+    return fmt::format("the kernel is locked down ({})", mode);
   std::string file = roots.pci() + "/devices/" + to_string(bdf) + "/config";
   return ::access(file.c_str(), W_OK) == 0 ? "" : "this user may not write configuration space; run as root";
 }

@@ -180,7 +180,7 @@ struct kz_ioc_queue_stat { /* KZ_IOC_QUEUE_STAT: the books of a queue, from its 
 	__u64 cancelled;   /* given up by io_uring; the device may have completed them */
 	__u64 interrupts;
 	__u64 idle_interrupts;	 /* that found no completion; counted where the vector is the queue's own */
-	__u64 found_late;	 /* completions found by looking, their interrupt more than 50 ms late */
+	__u64 found_late;	 /* completions found by looking, their interrupt more than a second late */
 	__u64 unknown_cid;	 /* completions of a command id that the queue does not have */
 	__u64 wrong_queue;	 /* completions that name another queue */
 	__u64 bad_sq_head;	 /* completions with a head beyond what was submitted */
