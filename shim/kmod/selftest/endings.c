@@ -53,6 +53,17 @@ static unsigned int rounds(void)
 	return text ? strtoul(text, NULL, 10) : 100;
 }
 
+/* Each processor keeps a part of these counts to itself for a second or so, until it is made to give it up. */
+static void gather_vmstat(void)
+{
+	FILE *f = fopen("/proc/sys/vm/stat_refresh", "r");
+
+	if (f && fgetc(f) != EOF)
+		fail(__FILE__, __LINE__, "stat_refresh says something", 1, 0);
+	if (f)
+		fclose(f);
+}
+
 static long long vmstat(const char *name)
 {
 	long long value = -1, n;
@@ -72,8 +83,11 @@ static void look(int fd, struct base *b)
 {
 	struct kz_ioc_telemetry t = { .argsz = sizeof(t) };
 	struct kz_info i = { .argsz = sizeof(i) };
-	long long got = vmstat("nr_foll_pin_acquired"), given = vmstat("nr_foll_pin_released");
+	long long got, given;
 
+	gather_vmstat();
+	got = vmstat("nr_foll_pin_acquired");
+	given = vmstat("nr_foll_pin_released");
 	CHECK(call(fd, KZ_IOC_TELEMETRY, &t), 0);
 	CHECK(call(fd, KZ_IOC_INFO, &i), 0);
 	b->hbm_free = t.t.hbm_free_bytes;
@@ -167,6 +181,18 @@ static long long in_flight(struct user *u)
 	return call(u->fd, KZ_IOC_QUEUE_STAT, &s) ? -1 : (long long)s.outstanding;
 }
 
+/* Only a device that takes its time has them all in flight. */
+static long long must_fly(int fd)
+{
+	struct kz_info i = { .argsz = sizeof(i) };
+
+	CHECK(call(fd, KZ_IOC_INFO, &i), 0);
+	if (i.feat & (1u << 8)) /* KZ_FEAT_FIXED_TIME of kz_regs.h */
+		return COMMANDS / 2;
+	printf("  commands may have ended before their user: the device has no fixed service time\n");
+	return 0;
+}
+
 /* In a child: flies, tells how many are in flight, and waits for its end. */
 static void child(int tell)
 {
@@ -187,7 +213,7 @@ static void t_killed(void)
 	double longest = 0;
 	struct base want;
 	int fd = open_node();
-	long long fewest = COMMANDS;
+	long long fewest = COMMANDS, least = must_fly(fd);
 
 	look(fd, &want);
 	for (round = 0; round < all && !failures; round++) {
@@ -205,7 +231,7 @@ static void t_killed(void)
 		close(ends[1]);
 		CHECK(read(ends[0], &n, sizeof(n)), sizeof(n));
 		close(ends[0]);
-		CHECK(n > 0, 1);
+		CHECK(n >= least, 1);
 		fewest = n < fewest ? n : fewest;
 		kill(pid, SIGKILL);
 		CHECK(waitpid(pid, &status, 0), pid);
@@ -226,6 +252,7 @@ static void t_ring_closed(void)
 	struct user u;
 	int fd = open_node();
 	double longest = 0;
+	long long fewest = COMMANDS, least = must_fly(fd), n;
 
 	look(fd, &want);
 	CHECK(user_open(&u), 0);
@@ -236,7 +263,9 @@ static void t_ring_closed(void)
 
 		CHECK(ring_up(&u), 0);
 		CHECK(fly(&u), COMMANDS);
-		CHECK(in_flight(&u) > 0, 1);
+		n = in_flight(&u);
+		CHECK(n >= least, 1);
+		fewest = n < fewest ? n : fewest;
 		io_uring_queue_exit(&u.ring);
 		start = seconds();
 		while (in_flight(&u) > 0 && seconds() - start < 30)
@@ -249,8 +278,8 @@ static void t_ring_closed(void)
 		CHECK(s.lost, 0);
 		settle(fd, &mine);
 	}
-	printf("  %u rings closed with %u commands in flight, the last one ended %.3f s later at most\n", round, COMMANDS,
-	       longest);
+	printf("  %u rings closed with %lld of %u or more commands in flight, the last one ended at most %.3f s later\n", round,
+	       fewest, COMMANDS, longest);
 	close(u.fd);
 	munmap(u.buf, PIN);
 	settle(fd, &want);
@@ -280,7 +309,7 @@ static void t_passed_and_closed(void)
 	double longest = 0;
 	struct base want;
 	int fd = open_node();
-	long long fewest = COMMANDS;
+	long long fewest = COMMANDS, least = must_fly(fd);
 
 	look(fd, &want);
 	for (round = 0; round < all && !failures; round++) {
@@ -301,7 +330,7 @@ static void t_passed_and_closed(void)
 		CHECK(call(u.fd, KZ_IOC_SUBMIT, &a), 0);
 		CHECK(a.done, COMMANDS);
 		n = in_flight(&u);
-		CHECK(n > 0, 1);
+		CHECK(n >= least, 1);
 		fewest = n < fewest ? n : fewest;
 		CHECK(send_file(ends[0], u.fd), 0);
 		close(u.fd);
