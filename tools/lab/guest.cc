@@ -89,7 +89,6 @@ void Guest::write_initrd(const GuestSpec& spec) {
   Initrd initrd(directory_ + "/initrd");
   initrd.file("init", share_folder() + "/tools/lab/guest-init.sh", 0755);
   initrd.file("bin/busybox", busybox(), 0755);
-  initrd.text("lab/env", fmt::format("boot=/host/{}\n", fs::relative(directory_, share_).string()));
   for (auto& f : spec.files) {
     if (f.program)
       initrd.program(f.path, f.source);
@@ -98,6 +97,7 @@ void Guest::write_initrd(const GuestSpec& spec) {
     else
       initrd.text(f.path, f.content, 0644);
   }
+  initrd.text("lab/env", fmt::format("boot=/host/{}\n", fs::relative(directory_, share_).string()));
   ModuleTree tree(spec.kernel.modules);
   std::string folder = "lib/modules/" + spec.kernel.release, index;
   auto wanted = share_modules;
