@@ -340,6 +340,22 @@ class Checks:
             time.sleep(0.05)
         assert not any(tmp.iterdir()), list(tmp.rglob("*"))
 
+    def told_to_stop_while_the_device_starts(self):
+        """Until the device is there no test has begun: the run ends as interrupted, at once, and leaves nothing behind."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            for wait in (0.0, 0.02, 0.05, 0.1):
+                self.n += 1
+                out = self.tmp / f"run-{self.n}"
+                child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.hangs"],
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                time.sleep(wait)
+                child.send_signal(signum)
+                _, said = child.communicate(timeout=20)
+                # Before the program has taken the signal over, the kernel ends it.
+                assert child.returncode in (130, -signum), (child.returncode, wait, said)
+                assert not common.touching(out), common.touching(out)
+                assert not common.sockets_in(out), common.sockets_in(out)
+
     def killed_run_resumes(self):
         self.n += 1
         out = self.tmp / f"run-{self.n}"
