@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -355,6 +356,16 @@ class Checks:
                 assert child.returncode in (130, -signum), (child.returncode, wait, said)
                 assert not common.touching(out), common.touching(out)
                 assert not common.sockets_in(out), common.sockets_in(out)
+
+    def deleted_run_folder_ends_the_run(self):
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes",
+                                  "--repeat", "100000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._wait_for_record(out, type="verdict", id="selftest.passes")
+        shutil.rmtree(out, ignore_errors=True)
+        _, said = child.communicate(timeout=30)
+        assert child.returncode == 4 and "deleted" in said, (child.returncode, said)
 
     def killed_run_resumes(self):
         self.n += 1

@@ -102,6 +102,14 @@ TEST_F(JournalTest, OneWriterAtATime) {
   EXPECT_EQ(read_journal(dir_).records.size(), 2u);
 }
 
+TEST_F(JournalTest, ADeletedJournalIsNoticedAtTheNextDurableRecord) {
+  JournalWriter w(dir_, JournalWriter::Mode::create);
+  w.write({{"type", "a"}}, true);
+  fs::remove_all(dir_);
+  EXPECT_THAT(message_of([&] { w.write({{"type", "b"}}, true); }), HasSubstr("somebody deleted it"));
+  EXPECT_THAT(message_of([&] { w.write({{"type", "c"}}); }), HasSubstr("failed before"));
+}
+
 TEST_F(JournalTest, AppendingCutsATornLineAndGoesOnCounting) {
   {
     JournalWriter w(dir_, JournalWriter::Mode::create);
