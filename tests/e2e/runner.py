@@ -351,7 +351,10 @@ class Checks:
                                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                 time.sleep(wait)
                 child.send_signal(signum)
-                _, said = child.communicate(timeout=20)
+                try:
+                    _, said = child.communicate(timeout=20)
+                finally:
+                    child.kill()
                 # Before the program has taken the signal over, the kernel ends it.
                 assert child.returncode in (130, -signum), (child.returncode, wait, said)
                 assert not common.touching(out), common.touching(out)
@@ -364,7 +367,10 @@ class Checks:
                                   "--repeat", "100000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self._wait_for_record(out, type="verdict", id="selftest.passes")
         shutil.rmtree(out, ignore_errors=True)
-        _, said = child.communicate(timeout=30)
+        try:
+            _, said = child.communicate(timeout=30)
+        finally:
+            child.kill()
         assert child.returncode == 4 and "deleted" in said, (child.returncode, said)
 
     def killed_run_resumes(self):
