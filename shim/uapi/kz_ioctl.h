@@ -180,11 +180,13 @@ struct kz_ioc_queue_stat { /* KZ_IOC_QUEUE_STAT: the books of a queue, from its 
 	__u64 cancelled;   /* given up by io_uring; the device may have completed them */
 	__u64 interrupts;
 	__u64 idle_interrupts;	 /* that found no completion; counted where the vector is the queue's own */
-	__u64 found_late;	 /* completions found by looking, their interrupt more than 50 ms late */
-	__u64 unknown_cid;	 /* completions of a command that was not outstanding */
+	__u64 found_late;	 /* completions found by looking, their interrupt more than a second late */
+	__u64 unknown_cid;	 /* completions of a command id that the queue does not have */
 	__u64 wrong_queue;	 /* completions that name another queue */
 	__u64 bad_sq_head;	 /* completions with a head beyond what was submitted */
 	__u64 resets;
+	__u64 entries;	    /* completions that the device wrote, those of pieces of a command included */
+	__u64 repeated_cid; /* completions of a command id that has no command (any more) */
 };
 
 struct kz_ioc_reset { /* KZ_IOC_RESET, CAP_SYS_ADMIN: returns when the device is ready again */
@@ -279,7 +281,7 @@ KZ_ASSERT_SIZE(struct kz_entry, 80);
 KZ_ASSERT_SIZE(struct kz_ioc_submit, 32);
 KZ_ASSERT_SIZE(struct kz_done, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_reap, 40);
-KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 104);
+KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 120);
 KZ_ASSERT_SIZE(struct kz_ioc_reset, 16);
 KZ_ASSERT_SIZE(struct kz_ioc_fw, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_ecc, 32);

@@ -44,7 +44,7 @@ KZ_TEST(queue, overflow,
                     "and loses none",
          .level = 4,
          .labels = {"destructive"},
-         .needs = {Cap::raw_commands, Cap::registers, Cap::reset_queue, Cap::hbm_alloc}}) {
+         .needs = {Cap::raw_commands, Cap::raw_registers, Cap::reset_queue, Cap::hbm_alloc}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 2, .interrupts = false}, false);
   auto bystander = open_queue(*context);
@@ -83,7 +83,7 @@ KZ_TEST(queue, overflow,
 KZ_TEST(queue, unread_completions,
         {.meaning = "the device does not write over completions that were not consumed",
          .level = 4,
-         .needs = {Cap::queues, Cap::registers, Cap::timestamp}}) {
+         .needs = {Cap::queues, Cap::raw_registers, Cap::timestamp}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 3, .interrupts = false});
   for (int round = 0; round < 20; ++round) {
@@ -137,7 +137,7 @@ KZ_TEST(queue, bad_setup,
                     "harms no other",
          .level = 4,
          .labels = {"destructive"},
-         .needs = {Cap::registers, Cap::queues}}) {
+         .needs = {Cap::raw_registers, Cap::queues}}) {
   auto context = device().create_context();
   auto good = open_queue(*context);
   auto ring = device().dma_buffer({.size = {16384}});

@@ -19,7 +19,10 @@ namespace {
 constexpr double kLatencySeconds = 8;
 constexpr uint64_t kLen = uint64_t{1} << 20;
 constexpr int kBlocks = 8;
-constexpr double kMostBusy = 0.25;   // of the commands
+constexpr double kMostBusy = 0.25;  // of the commands
+// A thread of ours that waits so long for a processor says that something takes them which the kernel below
+// us does not see: in a virtual machine, the host's other work.
+constexpr double kStallUs = 10000;
 constexpr double kWorstRate = 5e-4;  // of jumps among the commands
 
 double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
@@ -200,12 +203,17 @@ KZ_TEST(soak, latency,
   run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, 1}});
   const auto measure = [&] {
     Times t;
+    double worst_wait = 0;  // of the control, since the load was last read
     const auto start = Clock::now();
     while (us(Clock::now() - start) < 1e6 * kLatencySeconds * scale()) {
       const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
       t.device.push_back(us(done.seen - done.submitted));
       t.host.push_back(control.once());
-      if (const auto share = load.share()) t.busy.resize(t.device.size(), *share >= HostLoad::busy);
+      worst_wait = std::max(worst_wait, t.host.back());
+      if (const auto share = load.share()) {
+        t.busy.resize(t.device.size(), *share >= HostLoad::busy || worst_wait >= kStallUs);
+        worst_wait = 0;
+      }
     }
     return t;
   };
@@ -219,7 +227,7 @@ KZ_TEST(soak, latency,
   // What was seen in the quiet rest stands; but creeping and rare delays may have hidden in what was busy.
   if (!::testing::Test::HasFailure())
     skip(fmt::format(
-        "the host was too busy to judge delays: other work waited for a processor in {:.0f}% of the time",
+        "the host was too busy to judge delays: work waited for a processor in {:.0f}% of the time",
         100 * busy));
 }
 
