@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
+
+#include "shim/base/units.h"
 
 namespace kz::test {
 
@@ -33,6 +36,19 @@ std::optional<double> HostLoad::share() {
   const std::chrono::duration<double> waited = now - std::exchange(last_, now);
   at_ = std::chrono::steady_clock::now();
   return std::min(1.0, waited / between);
+}
+
+bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& seen) {
+  using namespace std::chrono_literals;
+  if (seen()) return true;
+  HostLoad load;
+  Deadline quiet(budget);
+  for (const Deadline patience(budget + 10s);;) {
+    if (const auto share = load.share(); share && *share >= HostLoad::busy) quiet = Deadline(budget);
+    std::this_thread::sleep_for(200us);
+    if (seen()) return true;
+    if (quiet.passed() || patience.passed()) return false;
+  }
 }
 
 }  // namespace kz::test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "shim/base/fd.h"
@@ -33,5 +34,10 @@ class HostLoad {
   std::chrono::microseconds last_{0};
   std::chrono::steady_clock::time_point at_;
 };
+
+// True as soon as `seen` is; false when it was not within `budget` of a time in which the host was not busy.
+// Where the host is busy all the time, after ten seconds beyond the budget: no device is kept from a
+// processor for that long.
+bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& seen);
 
 }  // namespace kz::test

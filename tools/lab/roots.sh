@@ -145,9 +145,13 @@ get() {
     dir=$(root_of "$role")
     [ -d "$dir" ] && continue
     check_host
+    exec 9>"$cache/.lock"
+    flock -n 9 || { echo "roots: waiting for another roots.sh that fills $cache" >&2; flock 9; }
+    if [ -d "$dir" ]; then exec 9>&-; continue; fi
     find_mmdebstrap
     echo "roots: fetching $role ($(suite_of "$role"))"
     if [ "$role" = qemu ]; then get_qemu; else get_kernel "$role"; fi
+    exec 9>&-
   done
 }
 
