@@ -6,6 +6,7 @@
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::test {
@@ -57,12 +58,12 @@ KZ_TEST(queue, overflow,
   for (int i = 0; i < kExtra; ++i) queue->overfill({cmd::Nop{}});
   uint32_t state = 0;
   size_t seen = 0;
-  for (Deadline watch(1s); !watch.passed(); std::this_thread::yield()) {
+  seen_within(1s, [&] {
     state = queue_register(device(), *queue, KZ_Q_STATE);
-    if ((state & 0xff) == KZ_QSTATE_ERROR) break;
+    if ((state & 0xff) == KZ_QSTATE_ERROR) return true;
     seen += queue->poll().size();
-    if (seen == queue->depth() + kExtra) break;
-  }
+    return seen == queue->depth() + kExtra;
+  });
   const bool stopped = (state & 0xff) == KZ_QSTATE_ERROR && ((state >> 8) & 0xff) == KZ_QERR_OVERFLOW;
   const bool held = seen == queue->depth() + kExtra &&
                     queue->audit().duplicate_completion + queue->audit().unknown_completion == 0;
@@ -90,8 +91,8 @@ KZ_TEST(queue, unread_completions,
     while (queue->outstanding() < queue->depth())
       queue->submit({.work = cmd::Timestamp{}, .fence = true}, true);
     queue->ring();
-    for (Deadline watch(2s); !watch.passed(); std::this_thread::yield())
-      if (queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before >= queue->depth()) break;
+    seen_within(2s,
+                [&] { return queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before >= queue->depth(); });
     EXPECT_EQ(queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before, queue->depth());
     const auto done = finish(*queue);
     ASSERT_EQ(done.size(), queue->depth());
@@ -164,10 +165,10 @@ KZ_TEST(queue, bad_setup,
     put(KZ_Q_ORDER, s.order), put(KZ_Q_VECTOR, s.vector), put(KZ_Q_CONTEXT, s.ctx);
     put(KZ_Q_CTRL, KZ_QCTRL_ENABLE);
     uint32_t state = 0;
-    for (Deadline watch(1s); !watch.passed(); std::this_thread::yield()) {
+    seen_within(1s, [&] {
       state = device().read_register(block_at + KZ_Q_STATE);
-      if ((state & 0xff) != KZ_QSTATE_OFF) break;
-    }
+      return (state & 0xff) != KZ_QSTATE_OFF;
+    });
     if ((state & 0xff) != KZ_QSTATE_ERROR || ((state >> 8) & 0xff) != KZ_QERR_BAD_CONFIG) {
       evidence(ev::status_wrong, {{"command", std::string("enable a queue with ") + s.what},
                                   {"expected", "BAD_CONFIG"},

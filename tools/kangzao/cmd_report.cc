@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "tools/journal/writer.h"
 #include "tools/kangzao/commands.h"
 #include "tools/kangzao/run_output.h"
 #include "tools/report/compare.h"
@@ -19,6 +20,13 @@ std::string dump(const nlohmann::json& j) {
 
 TerminalStyle style() {
   return {.colour = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr};
+}
+
+RunSummary read_run(const std::string& path) {
+  RunSummary run = summarize(read_journal(path));
+  if (!run.device.empty()) return run;
+  throw JournalError(fmt::format(
+      "read run {}: no record says what it was started on; that is not the journal of a run", path));
 }
 
 }  // namespace
@@ -55,7 +63,7 @@ void add_report(CLI::App& app, int& exit_status) {
       ->excludes(junit);
   sub->add_option("--output", a->output, "write to this file, which must not exist yet");
   sub->callback([a, &exit_status] {
-    RunSummary run = summarize(read_journal(a->run));
+    RunSummary run = read_run(a->run);
     TerminalStyle look = a->output.empty() ? style() : TerminalStyle{};
     write_output(a->json    ? dump(to_json(run))
                  : a->junit ? to_junit(run)
@@ -85,8 +93,8 @@ void add_compare(CLI::App& app, int& exit_status) {
       ->check(CLI::NonNegativeNumber);
   sub->add_flag("--json", a->json, "one JSON document");
   sub->callback([a, &exit_status] {
-    RunSummary before = summarize(read_journal(a->before));  // first: its error is the one to hear
-    Comparison c = compare(before, summarize(read_journal(a->after)), a->threshold);
+    RunSummary before = read_run(a->before);  // first: its error is the one to hear
+    Comparison c = compare(before, read_run(a->after), a->threshold);
     write_output(a->json ? dump(to_json(c)) : to_terminal(c), "");
     exit_status = c.same() ? 0 : 1;
   });

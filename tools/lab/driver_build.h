@@ -9,9 +9,8 @@
 namespace kz::lab {
 
 struct BuiltDriver {
-  std::string module;       // the .ko; empty: it did not compile
-  std::string log;          // what make said
-  std::string explanation;  // of a failure: the kernel change behind it and the cure, where one is known
+  std::string module;  // the .ko; empty: it did not compile
+  std::string log;     // what make said
   bool cached = false;
   double seconds = 0;
 };

@@ -12,6 +12,7 @@
 #include "shim/base/error.h"
 #include "tools/kangzao/runner/environment.h"
 #include "tools/kangzao/runner/process.h"
+#include "tools/changes/changes.h"
 #include "tools/report/formats.h"
 
 namespace kz::lab {
@@ -186,7 +187,11 @@ bool Lab::build(Plan& plan, BuiltDriver& driver) {
   }
   std::string file = folder_of(plan) + "/build.log";
   std::ofstream(file) << driver.log;
-  std::string first = driver.explanation;
+  std::string first;
+  for (auto& f : changes::explain_build(driver.log, plan.kernel.release)) {
+    journal_->write({{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
+    if (first.empty() && !f.harmless) first = fmt::format("{} {} {}", f.what, f.cause, f.cure);
+  }
   for (size_t at = 0, end; first.empty() && at < driver.log.size(); at = end + 1) {
     end = std::min(driver.log.find('\n', at), driver.log.size());
     std::string line = driver.log.substr(at, end - at);

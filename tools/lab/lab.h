@@ -75,6 +75,8 @@ class Lab {
   bool boot(Plan& plan, const BuiltDriver& driver);
   std::string follow(Guest& guest, Plan& plan, const std::string& boot_directory);
   void judge_steps(const Plan& plan, const std::string& boot_directory, const std::string& broken);
+  // What the kernel change table makes of it, else the last line that insmod said; findings are journaled.
+  std::string explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory, const std::string& said);
   void take_verdicts(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());

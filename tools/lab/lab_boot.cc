@@ -11,6 +11,7 @@
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
+#include "tools/changes/changes.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/lab/lab.h"
 
@@ -183,6 +184,15 @@ bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
   return !broken.empty() && loaded && reached.back().name != "unload";
 }
 
+std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory, const std::string& said) {
+  std::string reason;
+  for (auto& f : changes::explain_load(content(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
+    journal_->write({{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
+    if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
+  }
+  return reason.empty() ? last_line(said) : reason;
+}
+
 void Lab::judge_steps(const Plan& plan, const std::string& directory, const std::string& broken) {
   auto wanted = steps();
   auto reached = read_steps(directory);
@@ -199,6 +209,8 @@ void Lab::judge_steps(const Plan& plan, const std::string& directory, const std:
       verdict(id, level, Verdict::blocked, serial.substr(at + 5, serial.find_first_of("\r\n", at) - at - 5), 0, more);
     else if (s.end >= 0 && s.status == 0 && !is_done(id))
       verdict(id, level, Verdict::pass, "", s.end - s.begin);
+    else if (s.end >= 0 && s.status != 0 && s.name == "load")
+      verdict(id, level, Verdict::fail, explain_load_failure(plan, id, directory, text), s.end - s.begin, more);
     else if (s.end >= 0 && s.status != 0)
       verdict(id, level, Verdict::fail, fmt::format("exit {}: {}", s.status, last_line(text)), s.end - s.begin, more);
     else if (s.end < 0)
