@@ -76,7 +76,7 @@ int list_kernels() {
 struct ShellArgs {
   std::string kernel, image, modules, output, tpu, append, run, qemu;
   std::vector<std::string> add, with;
-  bool no_tpu = false, no_driver = false, iommu = false, gdb = false;
+  bool no_tpu = false, no_driver = false, iommu = false, gdb = false, private_memory = false;
   unsigned message_timeout_ms = 10000, memory_mib = 1024;
 };
 
@@ -85,6 +85,7 @@ lab::GuestSpec shell_guest(const ShellArgs& a, const std::string& directory) {
                       .share = directory, .directory = directory + "/boot-1", .modules = a.with, .append = a.append,
                       .iommu = a.iommu, .console = true, .gdb = a.gdb, .memory_mib = a.memory_mib,
                       .message_timeout_ms = a.message_timeout_ms};
+  spec.shared_memory = !a.private_memory;
   if (a.no_tpu) spec.board = lab::Board::none;
   if (!a.tpu.empty()) spec.softtpu = parse_uri("softtpu:" + a.tpu).options;
   std::string script = a.run.empty() ? "cd /root; setsid cttyhack sh </dev/ttyS0 >/dev/ttyS0 2>&1\n"
@@ -223,6 +224,7 @@ void add_shell(CLI::App& parent, int& exit_status) {
   sub->add_flag("--no-tpu", a->no_tpu, "no device");
   sub->add_flag("--no-driver", a->no_driver, "do not build the driver");
   sub->add_flag("--iommu", a->iommu, "with a virtual IOMMU");
+  sub->add_flag("--private-memory", a->private_memory, "memory that the device model cannot map: every DMA is a message");
   sub->add_flag("--gdb", a->gdb, "gdb stub on port 1234");
   sub->callback([a, &exit_status] { exit_status = shell_command(*a); });
 }

@@ -15,11 +15,8 @@ void add_resume(CLI::App& app, int& exit_status);
 void add_report(CLI::App& app, int& exit_status);
 void add_compare(CLI::App& app, int& exit_status);
 void add_gauntlet(CLI::App& app, int& exit_status);
-<<<<<<< HEAD
 void add_lab(CLI::App& app, int& exit_status);
-=======
 void add_changes(CLI::App& app, int& exit_status);
->>>>>>> dev
 void add_internal(CLI::App& app, int& exit_status);
 
 // A run of the lab, to go on with in a lab.

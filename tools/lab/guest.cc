@@ -121,7 +121,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   std::string machine = "q35,memory-backend=mem", memory = fmt::format("{}M", spec.memory_mib);
   // A panic resets at once; QEMU then holds still, so that the memory can be taken.
   std::string append = "console=ttyS0 panic=-1 loglevel=5 log_buf_len=4M psi=1 rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 " + spec.append;
-  std::vector<std::string> args{"-object", "memory-backend-memfd,id=mem,share=on,size=" + memory, "-m", memory, "-smp", "2"};
+  std::vector<std::string> args{"-object", (spec.shared_memory ? "memory-backend-memfd,id=mem,share=on,size=" : "memory-backend-ram,id=mem,size=") + memory, "-m", memory, "-smp", "2"};
   auto add = [&](std::initializer_list<std::string> words) { args.insert(args.end(), words); };
   if (spec.iommu) {
     machine += ",kernel-irqchip=split";

@@ -38,6 +38,7 @@ struct GuestSpec {
   std::map<std::string, std::string> softtpu;  // options of the softtpu: URI
   std::string target;                // of vfio_user: the socket; of vfio: the PCI address
   bool iommu = false;                // a virtual IOMMU in front of the device
+  bool shared_memory = true;         // false: no descriptor of it for the device model, every DMA is a message
   bool console = false;              // the serial console is ours to talk on, see console()
   bool gdb = false;                  // gdb stub on port 1234
   unsigned memory_mib = 1024;

@@ -78,7 +78,7 @@ newest() {
   lists="$cache/.apt/$suite"
   mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/sources.list.d"
   sources "$suite" >"$lists/sources.list.d/lab.sources"
-  apt_private "$suite" apt-get -qq update || die 125 "the archive $(mirror) cannot be reached for $suite"
+  apt_private "$suite" apt-get -qq -o APT::Update::Error-Mode=any update 2>/dev/null || die 125 "the archive $(mirror) cannot be reached for $suite"
   pin=linux-headers-amd64
   case "$suite" in *-backports) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '/backports/ { print $3; exit }') ;;
     *) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '{ print $3; exit }') ;;
