@@ -70,7 +70,7 @@ class Guest:
         """Output of a command in the guest; GuestError for another exit status than 0, or no end in time."""
         self.words += 1
         mark = f"kz-mark-{self.words}"
-        self.agent.sendall(f"( {command}\n) 2>&1; echo {mark[:7]}''{mark[7:]} $?\n".encode())
+        self.agent.sendall(f"( {command}\n) </dev/null 2>&1; echo {mark[:7]}''{mark[7:]} $?\n".encode())
         got, end = b"", time.monotonic() + limit
         while True:
             found = re.search(rb"%s (\d+)\r?\n" % mark.encode(), got)
