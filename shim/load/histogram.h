@@ -35,12 +35,13 @@ class Histogram {
     return lowest_of(step) + (uint64_t{1} << shift_of(step)) - 1;
   }
 
-  void record(uint64_t ns) {
-    ++counts_[step_of(ns)];
-    ++count_;
-    sum_ += ns;
+  void record(uint64_t ns) { record(ns, 1); }
+  void record(uint64_t ns, uint64_t times) {
+    counts_[step_of(ns)] += times;
+    count_ += times;
+    sum_ += ns * times;
     if (ns > max_) max_ = ns;
-    if (ns < ~below_) below_ = ~ns;
+    if (~ns > below_) below_ = ~ns;
   }
 
   uint64_t count() const { return count_; }

@@ -66,6 +66,8 @@ struct Job {
   bool verify = true;
   uint64_t seed = 1;
 
+  bool wants(Op op) const { return mix[static_cast<size_t>(op)] != 0; }
+  bool copies() const { return wants(Op::copy_in) || wants(Op::copy_out) || wants(Op::copy_hbm); }
   // Most operations outstanding of one queue.
   unsigned limit() const { return depth != 0 ? depth : 1u << queue_order; }
 };

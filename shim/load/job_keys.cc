@@ -222,10 +222,7 @@ void check_job(const Job& job) {
            "raise entries or lower depth");
   if (job.threads > job.queues && job.queues != 1)
     refuse(fmt::format("{} threads share {} queues", job.threads, job.queues), "a queue belongs to one thread");
-  bool copies = job.mix[static_cast<size_t>(Op::copy_in)] + job.mix[static_cast<size_t>(Op::copy_out)] +
-                    job.mix[static_cast<size_t>(Op::copy_hbm)] !=
-                0;
-  if (job.verify && copies && job.size.least < sizeof(PayloadHeader))
+  if (job.verify && job.copies() && job.size.least < sizeof(PayloadHeader))
     refuse(fmt::format("copies of {} bytes hold no header to verify", job.size.least),
            fmt::format("raise size to {} or set verify=no", sizeof(PayloadHeader)));
 }
