@@ -34,8 +34,8 @@ static int kz_suspend(struct device *dev)
 	struct kz_device *kz = dev_get_drvdata(dev);
 	unsigned int waited;
 
-	for (waited = 0; waited < KZ_DRAIN_MS && kz_busy(kz); waited += 10)
-		msleep(10);
+	for (waited = 0; waited < KZ_DRAIN_MS && kz_busy(kz); waited += 20)
+		msleep(20);
 	if (waited >= KZ_DRAIN_MS)
 		dev_warn(dev, "commands still running at suspend end as lost\n");
 	kz_stop(kz, KZ_STATE_SUSPENDED, true);

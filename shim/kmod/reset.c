@@ -8,7 +8,7 @@
 
 #include "kz.h"
 
-#define KZ_LOCK_TRIES 500 /* of 10 ms: how long to try for the PCI device's lock */
+#define KZ_LOCK_TRIES 250 /* of 20 ms: how long to try for the PCI device's lock */
 
 static const char *const kz_level_name[] = { "queue", "function", "device", "firmware" };
 
@@ -23,7 +23,7 @@ static int kz_reset_pci(struct kz_device *kz, enum kz_level level)
 			return -ENODEV;
 		rc = level == KZ_LEVEL_FUNCTION ? pci_try_reset_function(kz->pdev) : pci_reset_bus(kz->pdev);
 		if (rc == -EAGAIN)
-			msleep(10);
+			msleep(20);
 	}
 	return rc;
 }

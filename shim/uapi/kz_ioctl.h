@@ -225,7 +225,7 @@ struct kz_ioc_telemetry { /* KZ_IOC_TELEMETRY: -EAGAIN when no consistent copy c
 	struct kz_telemetry t;
 };
 
-struct kz_ioc_reg { /* KZ_IOC_REG_READ of identity, state and telemetry; _WRITE (CAP_SYS_ADMIN) of SCRATCH, WATCHDOG_MS */
+struct kz_ioc_reg { /* KZ_IOC_REG_READ: identity, state, telemetry; _WRITE (CAP_SYS_ADMIN): SCRATCH, WATCHDOG_MS */
 	__u32 argsz;
 	__u32 flags;
 	__u32 offset; /* -EACCES: not one of the safe ones */
@@ -256,8 +256,8 @@ struct kz_ioc_reg { /* KZ_IOC_REG_READ of identity, state and telemetry; _WRITE 
 
 /*
  * io_uring: IORING_OP_URING_CMD on the file. The completion's res is a KZ_ST_* status (>= 0) or -errno; the 64-bit
- * result goes into the second half of a CQE32 and, where result_at is set and the status is KZ_ST_OK, as 8 bytes to that place in a registered
- * buffer (8-byte aligned, KZ_BUF_DEVICE_WRITES). A full queue completes with -EBUSY at once: nothing is ever handed
+ * result goes into the second half of a CQE32 and, where result_at is set and the status is KZ_ST_OK, as 8 bytes to
+ * that place in a registered buffer (8-byte aligned, KZ_BUF_DEVICE_WRITES). A full queue completes with -EBUSY at once: nothing is ever handed
  * to a worker thread.
  */
 #define KZ_URING_NOP 0 /* completes at once with 0: the price of the way in and out */
