@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // fio and its t/io_uring, given the same work.
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
+#include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <utility>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "shim/base/error.h"
+#include "shim/base/fd.h"
 #include "tests/bench/load/measure.h"
 #include "tools/kangzao/runner/process.h"
 
 namespace kz::bench {
 namespace {
-
-double children_cpu_ns() {
-  rusage u{};
-  ::getrusage(RUSAGE_CHILDREN, &u);
-  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e9 +
-         static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e3;
-}
 
 std::string output_of(const std::vector<std::string>& argv, int seconds) {
   Captured c = run_captured(argv, {}, std::chrono::seconds(seconds + 30));
@@ -53,28 +51,62 @@ Cost run_fio(const std::string& program, const std::string& file, int seconds) {
   return {1e9 / iops, busy * 1e9 / iops};
 }
 
-// Prints "IOPS=2.95M, BW=11.51GiB/s, IOS/call=32/32" every second.
+namespace {
+
+// "IOPS=2.95M, BW=11.51GiB/s, IOS/call=32/32", once a second: the operations since the line before. 0: another line.
+double operations_in(const std::string& line) {
+  if (!line.starts_with("IOPS=")) return 0;
+  char* end = nullptr;
+  double n = std::strtod(line.c_str() + 5, &end);
+  return n * (*end == 'M' ? 1e6 : *end == 'K' ? 1e3 : 1);
+}
+
+double cpu_ns_of(pid_t pid) {
+  clockid_t clock;
+  timespec t{};
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &t) != 0) return 0;
+  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+}
+
+}  // namespace
+
+// Its processor time is read whenever it prints a line, so that both are of the same second or so.
 Cost run_t_io_uring(const std::string& program, const std::string& file, int seconds) {
-  double before = children_cpu_ns();
-  auto start = Clock::now();
-  auto text = output_of({program, "-p0", "-O0", "-X1", fmt::format("-d{}", kBatch), fmt::format("-s{}", kBatch),
-                         fmt::format("-c{}", kBatch), fmt::format("-b{}", kBlock), fmt::format("-r{}", seconds), file},
-                        seconds);
-  double wall = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-  double busy = (children_cpu_ns() - before) / wall;
-  double sum = 0;
-  int n = 0;
-  for (size_t at = 0; (at = text.find("IOPS=", at)) != std::string::npos; ++n) {
-    // The last line, "Maximum IOPS=", repeats one of them.
-    if (at >= 8 && text.compare(at - 8, 8, "Maximum ") == 0) break;
-    char* end = nullptr;
-    double iops = std::strtod(text.c_str() + at + 5, &end);
-    sum += iops * (*end == 'M' ? 1e6 : *end == 'K' ? 1e3 : 1);
-    at += 5;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("create", "pipe");
+  Fd out(ends[0]), in(ends[1]);
+  pid_t pid = spawn({"/usr/bin/stdbuf", "-oL", program, "-p0", "-O0", "-X1", fmt::format("-d{}", kBatch),
+                     fmt::format("-s{}", kBatch), fmt::format("-c{}", kBatch), fmt::format("-b{}", kBlock),
+                     fmt::format("-r{}", seconds + 2), file},
+                    {}, {}, in.get());
+  in.reset();
+  double done = 0, cpu_before = 0, cpu = 0;
+  auto start = Clock::now(), last = start;
+  std::string line, all;
+  int lines = 0;
+  for (char c; lines < seconds + 1 && ::read(out.get(), &c, 1) == 1;) {
+    if (c != '\n') {
+      line += c;
+      continue;
+    }
+    double n = operations_in(line);
+    all += std::exchange(line, "") + "; ";
+    if (n == 0) continue;
+    last = Clock::now();
+    // The first line's second began with its setting up.
+    if (++lines == 1) {
+      cpu_before = cpu_ns_of(pid);
+      start = last;
+      continue;
+    }
+    done += n;
+    cpu = cpu_ns_of(pid) - cpu_before;
   }
-  if (n == 0 || !(sum > 0)) throw Error({Errc::protocol, "read", program, "it named no IOPS", "", 0});
-  double iops = sum / n;
-  return {1e9 / iops, busy * 1e9 / iops};
+  ::kill(pid, SIGTERM);
+  int status = 0;
+  if (!wait_for_child(pid, status, Deadline(5s))) ::kill(pid, SIGKILL);
+  if (!(done > 0) || !(cpu > 0)) throw Error({Errc::protocol, "read", program, "it named no IOPS: " + all, "", 0});
+  return {std::chrono::duration<double, std::nano>(last - start).count() / done, cpu / done};
 }
 
 }  // namespace kz::bench
