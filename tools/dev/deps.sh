@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Installs the Debian or Ubuntu packages that building and testing need. Prints what is missing before it does anything.
-# usage: deps.sh [build] [test] [fuzz]      (default: build test)
+# usage: deps.sh [build] [test] [fuzz] [bench]      (default: build test)
 # DEPS=skip: only reports what is missing.
 set -eu
 
@@ -9,6 +9,7 @@ build="g++ cmake ninja-build pkg-config libc6-dev linux-libc-dev libpci-dev libu
   nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libopenblas-dev libeigen3-dev pci.ids"
 test="python3 python3-jsonschema libxml2-utils pciutils"
 fuzz="clang lld llvm"
+bench="fio make xz-utils"
 
 [ $# -gt 0 ] || set -- build test
 want=
@@ -17,7 +18,8 @@ for group in "$@"; do
     build) want="$want $build" ;;
     test) want="$want $test" ;;
     fuzz) want="$want $fuzz" ;;
-    *) echo "deps: unknown group '$group' (build, test, fuzz)" >&2; exit 2 ;;
+    bench) want="$want $bench" ;;
+    *) echo "deps: unknown group '$group' (build, test, fuzz, bench)" >&2; exit 2 ;;
   esac
 done
 
