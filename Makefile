@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: all deps configure build programs run test lab lab-debug bench check asan tsan clang fuzz chaos gauntlet install clean
+.PHONY: all deps configure build programs run test lab lab-debug bench bench-load check asan tsan clang fuzz chaos gauntlet install clean
 all: build
 
 deps:
@@ -34,6 +34,16 @@ test: build
 
 bench: build
 	@$(BIN)/kz-bench $(ARGS)
+
+# The load generator beside fio, t/io_uring and a bare liburing loop.
+bench-load: configure
+	@tools/dev/deps.sh bench
+	@cmake --build $(BUILD) -j $(JOBS) --target kz-bench-load
+	@if peer=$$(tests/bench/load/get-t-io-uring.sh 2>$(BUILD)/t-io-uring.why); then \
+	  $(BIN)/kz-bench-load --t-io-uring "$$peer" $(ARGS); \
+	else \
+	  $(BIN)/kz-bench-load --t-io-uring-missing "$$(tail -n 1 $(BUILD)/t-io-uring.why)" $(ARGS); \
+	fi
 
 gauntlet: programs
 	@$(BIN)/kangzao gauntlet $(ARGS)

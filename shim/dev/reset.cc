@@ -92,16 +92,17 @@ bool DevDevice::await_live(const Deadline& deadline) {
 void DevDevice::reopen(const Deadline& deadline) {
   for (;; pause()) {
     try {
-      Node node = open_node(core_->node().path, false);
+      core_->abandon();  // and its lock: the node may be the same
+      Node node = open_node(core_->node().path, exclusive_);
       if (serial_text(node.info.serial) != identity_.serial && !identity_.serial.empty())
         throw Error({Errc::gone, "recover", node.path, "another device has its node now",
                      "kangzao ls shows nodes", 0});
       auto fresh = std::make_shared<Core>(std::move(node));
       auto buffers = core_->buffers();
-      core_->abandon();
       for (Buffer* buffer : buffers) buffer->move_to(fresh);
       core_ = fresh;
-      roots_.push_back(std::make_unique<DevContext>(core_, KZ_CTX_ROOT));
+      root_->move_to(core_);
+      for (Buffer* buffer : buffers) buffer->enroll_again();
       return;
     } catch (const Error& e) {
       bool may_come = e.code() == Errc::not_found || e.code() == Errc::gone;

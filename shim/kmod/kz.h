@@ -115,6 +115,8 @@ struct kz_slot {
 	unsigned long deadline; /* jiffies */
 	u32 timeout_ms;
 	struct io_uring_cmd *ioucmd;
+	const void *ring; /* of ioucmd, and its task; only compared */
+	const void *task;
 	struct completion *waiter; /* KZ_SLOT_ADMIN */
 
 	struct kz_cmd cmd;	 /* as it goes to the device */
@@ -166,6 +168,7 @@ struct kz_queue {
 	struct list_head pending; /* in order; the head may be partly issued */
 	struct list_head issued;
 	struct list_head done;	/* for REAP */
+	struct list_head told;	/* ended, io_uring is being told in this order (KZ_URING_LIFO) */
 	struct kz_slot *slot;	/* 1 << order of them */
 	struct kz_ioc_queue_stat stat;
 

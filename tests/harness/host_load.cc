@@ -72,10 +72,13 @@ bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& s
   HostLoad load;
   Deadline quiet(budget);
   for (const Deadline patience(budget + 10s);;) {
-    if (const auto share = load.share(); share && *share >= HostLoad::busy) quiet = Deadline(budget);
     std::this_thread::sleep_for(200us);
     if (seen()) return true;
-    if (quiet.passed() || patience.passed()) return false;
+    if (patience.passed()) return false;
+    const auto share = load.share();
+    if (share && *share >= HostLoad::busy) quiet = Deadline(budget);
+    // Only a reading says that the time up to now was quiet.
+    if (share && quiet.passed()) return false;
   }
 }
 

@@ -15,6 +15,7 @@ void add_resume(CLI::App& app, int& exit_status);
 void add_report(CLI::App& app, int& exit_status);
 void add_compare(CLI::App& app, int& exit_status);
 void add_gauntlet(CLI::App& app, int& exit_status);
+void add_load(CLI::App& app, int& exit_status);
 void add_lab(CLI::App& app, int& exit_status);
 void add_changes(CLI::App& app, int& exit_status);
 void add_internal(CLI::App& app, int& exit_status);

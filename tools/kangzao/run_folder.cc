@@ -2,9 +2,9 @@
 #include "tools/kangzao/run_folder.h"
 
 #include <fmt/format.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <filesystem>
 #include <random>
 

@@ -148,6 +148,65 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* Fenced commands end in order, and so does what the ring says. */
+static void t_order(void)
+{
+	struct kz_cmd stamp = { .opcode = KZ_OP_TIMESTAMP, .flags = KZ_CMD_FENCE };
+	struct io_uring_cqe *cqe;
+	unsigned int round, i;
+	struct io_uring ring;
+	uint64_t last = 0;
+	struct dev d;
+
+	dev_open(&d);
+	CHECK(ring_open(&ring, 64), 0);
+	for (round = 0; round < 100 && !failures; round++) {
+		for (i = 0; i < 32; i++)
+			prep(&ring, &d, KZ_URING_SUBMIT, &stamp, 0, 1 + i);
+		CHECK(io_uring_submit_and_wait(&ring, 32), 32);
+		for (i = 0; i < 32; i++) {
+			if (io_uring_wait_cqe(&ring, &cqe))
+				break;
+			CHECK(cqe->res, KZ_ST_OK);
+			CHECK(cqe->user_data, 1 + i);
+			CHECK(cqe->big_cqe[0] >= last, 1);
+			last = cqe->big_cqe[0];
+			io_uring_cqe_seen(&ring, cqe);
+		}
+	}
+	io_uring_queue_exit(&ring);
+	dev_close(&d);
+}
+
+/* Two rings of one task on one queue, of which only the second is waited for: the first one's must not hold it up. */
+static void t_two_rings(void)
+{
+	unsigned int flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32, round, i;
+	struct kz_cmd nop = { 0 };
+	struct io_uring idle, ring;
+	struct dev d;
+
+	dev_open(&d);
+	if (io_uring_queue_init(64, &idle, flags | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN))
+		CHECK(io_uring_queue_init(64, &idle, flags), 0);
+	CHECK(ring_open(&ring, 64), 0);
+	for (round = 0; round < 20 && !failures; round++) {
+		for (i = 0; i < 8; i++) {
+			prep(&idle, &d, KZ_URING_SUBMIT, &nop, 0, i);
+			CHECK(io_uring_submit(&idle), 1);
+			prep(&ring, &d, KZ_URING_SUBMIT, &nop, 0, i);
+			CHECK(io_uring_submit(&ring), 1);
+		}
+		for (i = 0; i < 8; i++)
+			CHECK(next(&ring, NULL), KZ_ST_OK);
+		for (i = 0; i < 8; i++)
+			CHECK(next(&idle, NULL), KZ_ST_OK);
+	}
+	io_uring_queue_exit(&ring);
+	io_uring_queue_exit(&idle);
+	dev_close(&d);
+}
+
 /* Threads that io_uring has made for this process because something would have waited. */
 static unsigned int workers(void)
 {
@@ -283,6 +342,8 @@ const struct test uring_tests[] = {
 	{ "uring.result", t_result },
 	{ "uring.short_entry", t_short_entry },
 	{ "uring.full", t_full },
+	{ "uring.order", t_order },
+	{ "uring.two_rings", t_two_rings },
 	{ "uring.rate", t_rate },
 	{ "uring.going_away", t_going_away },
 	{ NULL, NULL }
