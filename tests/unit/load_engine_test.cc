@@ -212,8 +212,9 @@ TEST(load_engine, what_was_due_but_never_started_is_said) {
   auto s = run_on({.service = 10ms}, "[a]\nmix=nop\nrate=1000\ntime=500ms\ndepth=2\n");
   EXPECT_TRUE(s->clean());
   EXPECT_EQ(s->all.sent + s->not_started, 500u);
-  EXPECT_NEAR(static_cast<double>(s->all.sent), 51, 6);
-  EXPECT_NEAR(static_cast<double>(s->backlog_max), 449, 10);
+  EXPECT_GT(s->all.sent, 10u);
+  EXPECT_LE(s->all.sent, 52u);
+  EXPECT_EQ(s->backlog_max, s->not_started);
 }
 
 TEST(load_engine, failures_are_counted_by_status) {
