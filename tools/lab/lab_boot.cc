@@ -96,7 +96,7 @@ std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, boo
   };
   std::string load = options_.load.empty() || !has_step("traffic")
                          ? ""
-                         : fmt::format("kangzao load /lab/load.profile --device {} --time {}",
+                         : fmt::format("kangzao load /lab/load.profile --device {} --time {}s --run-dir /host/load-run",
                                        shell_word(guest_device()), options_.load_s);
   return fmt::format("driver={}\nneeds={}\nparameters=\nnode={}\nselftest={}\nrun={}\nload={}\n", name,
                      shell_word(fmt::format("{}", fmt::join(module_depends(driver.module), " "))),
