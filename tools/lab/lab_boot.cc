@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-// A sign of life comes every second; under TCG on a busy host late, but not so late.
 constexpr const char* qemu_ended = "QEMU ended: ";
+// A sign of life comes every second; under TCG on a busy host late, but not so late.
 constexpr double boot_limit = 120, silence_limit = 90;
 
 double limit_of(const std::string& step, const LabOptions& o) {
