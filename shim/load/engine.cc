@@ -175,7 +175,7 @@ class ProcessPart {
 
 Device& OpenDevices::operator()(const std::string& uri) {
   auto& device = devices_[uri];
-  if (!device) device = open_device(uri);
+  if (!device) device = open_device(uri, {.exclusive = false});  // the load's other processes use it, too
   return *device;
 }
 
