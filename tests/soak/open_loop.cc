@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The load engine on the device under test: operations of every kind at a constant rate, whatever the device does,
-// each of them accounted for and every result looked at.
+// The load engine on the device under test: operations of every kind at a constant rate, whatever the device
+// does, each of them accounted for and every result looked at.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -17,7 +17,8 @@ namespace {
 constexpr double kOpenLoopSeconds = 2.5;
 
 std::string open_loop_profile(const Capabilities& caps, double seconds, uint64_t seed) {
-  std::string text = fmt::format("[global]\ntime={}ms\nseed={}\ntimeout=4s\n", static_cast<int64_t>(seconds * 1000), seed);
+  std::string text =
+      fmt::format("[global]\ntime={}ms\nseed={}\ntimeout=4s\n", static_cast<int64_t>(seconds * 1000), seed);
   text += "[copies]\nmix=copy-in:3,copy-out:3,copy-hbm:2,nop\nsize=64-32K\nrate=600\nqueues=2\n";
   std::string others = "alloc,nop";
   if (caps.has(Cap::telemetry)) others += ",telemetry";
@@ -52,12 +53,12 @@ void judge_books(Device& device, const load::Sum& sum) {
     const auto& op = sum.ops[o];
     if (op.lost == 0) continue;
     report_stall(device, {.command = std::string(to_string(static_cast<load::Op>(o))), .budget = 4000ms});
-    ADD_FAILURE() << op.lost << " operations (" << to_string(static_cast<load::Op>(o)) << ") did not complete";
+    ADD_FAILURE() << op.lost << " operations (" << to_string(static_cast<load::Op>(o))
+                  << ") did not complete";
   }
   for (size_t s = 0; s < load::kStatuses; ++s)
     if (sum.failed_by[s] != 0)
-      ADD_FAILURE() << sum.failed_by[s] << " x "
-                    << report_status("load", Status::ok, static_cast<Status>(s));
+      ADD_FAILURE() << sum.failed_by[s] << " x " << report_status("load", Status::ok, static_cast<Status>(s));
   EXPECT_TRUE(sum.balanced()) << "operations are missing in the account";
   EXPECT_EQ(sum.all.sent, sum.all.completed + sum.all.failed);
   EXPECT_GT(sum.all.verified, 0u);
@@ -65,13 +66,15 @@ void judge_books(Device& device, const load::Sum& sum) {
 
 }  // namespace
 
-KZ_TEST(soak, open_loop,
-        {.meaning = "copies, products, sums, allocations and telemetry at a constant rate: none lost, all right",
-         .level = 3,
-         .needs = {Cap::dma, Cap::hbm_alloc, Cap::contexts},
-         .limit = 40s,
-         .scaled = true}) {
-  load::Plan plan = load::parse_plan(open_loop_profile(caps(), kOpenLoopSeconds * scale(), seed()), "soak.open_loop");
+KZ_TEST(
+    soak, open_loop,
+    {.meaning = "copies, products, sums, allocations and telemetry at a constant rate: none lost, all right",
+     .level = 3,
+     .needs = {Cap::dma, Cap::hbm_alloc, Cap::contexts},
+     .limit = 40s,
+     .scaled = true}) {
+  load::Plan plan =
+      load::parse_plan(open_loop_profile(caps(), kOpenLoopSeconds * scale(), seed()), "soak.open_loop");
   load::Ledger ledger(plan);
   load::Hooks hooks;
   hooks.wrong = [&](const load::WrongResult& w) { report_wrong(device(), w); };
@@ -81,7 +84,8 @@ KZ_TEST(soak, open_loop,
   auto sum = load::add_up(ledger);
   for (size_t w = 0; w < ledger.workers().size(); ++w) {
     const auto& a = ledger.account(w);
-    // Told as any other test's: the harness knows what a lost device or a call without an answer leaves behind.
+    // Told as any other test's: the harness knows what a lost device or a call without an answer leaves
+    // behind.
     if (a.has_error != 0 && sum->all.lost == 0)
       throw Error({static_cast<Errc>(a.errc), "load", "the device", a.error, "", 0});
   }
