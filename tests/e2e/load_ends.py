@@ -105,7 +105,7 @@ def case_two_devices(binary, tmp):
 def case_two_processes(binary, tmp):
     load = Load(binary, tmp, "processes", BUSY.format(time="3s") + "processes=2\nthreads=2\nqueues=2\n")
     load.under_way()
-    assert len(load.descendants("internal-load")) == 2 and len(load.descendants("softtpu --socket")) == 2
+    assert len(load.descendants("internal-load")) == 2 and len(load.descendants("/softtpu ")) == 2
     d = load.end(0)
     assert d["processes"] == 2 and d["total"]["threads"] == 4
     due = d["total"]["sent"] + d["total"]["back_pressure"]["not_started"]
@@ -134,8 +134,8 @@ def case_interrupted_twice(binary, tmp):
 def case_process_killed(binary, tmp):
     load = Load(binary, tmp, "killed", SLOW)
     load.under_way()
-    for pid in load.descendants("internal-load"):
-        os.kill(pid, signal.SIGKILL)
+    [child] = load.descendants("internal-load")
+    os.kill(child, signal.SIGKILL)
     d = load.end(1, r"process 0 .*signal 9")
     assert 0 < d["total"]["cancelled_by"].get("process-died", 0) <= 8, d["total"]
 
@@ -151,8 +151,8 @@ def case_one_of_two_killed(binary, tmp):
 def case_device_killed(binary, tmp):
     load = Load(binary, tmp, "device", SLOW)
     load.under_way()
-    for pid in load.descendants("softtpu --socket"):
-        os.kill(pid, signal.SIGKILL)
+    [tpu] = load.descendants("/softtpu ")
+    os.kill(tpu, signal.SIGKILL)
     d = load.end(3, "queue|closed|gone")
     assert 0 < d["total"]["cancelled_by"].get("device-gone", 0) <= 9, d["total"]
 
@@ -160,7 +160,7 @@ def case_device_killed(binary, tmp):
 def case_parent_killed(binary, tmp):
     load = Load(binary, tmp, "parent", BUSY.format(time="60s"))
     load.under_way()
-    mine = load.descendants("internal-load") + load.descendants("softtpu --socket")
+    mine = load.descendants("internal-load") + load.descendants("/softtpu ")
     assert len(mine) == 2
     load.child.kill()
     load.child.communicate()
@@ -172,7 +172,7 @@ def case_parent_killed(binary, tmp):
 def case_fault(binary, tmp):
     sock, ctl = tmp / "f.sock", tmp / "f.ctl"
     tpu = subprocess.Popen([f"{binary}/softtpu", "--socket", str(sock), "--control", str(ctl), "--fault",
-                            '{"row":"Q07","trigger":{"after_commands":400}}'], stdout=subprocess.PIPE, text=True)
+                            '{"row":"Q07","trigger":{"kind":"after","n":400}}'], stdout=subprocess.PIPE, text=True)
     try:
         assert tpu.stdout.readline().startswith("ready")
         load = Load(binary, tmp, "fault", BUSY.format(time="20s") + "timeout=1s\n", "--device", f"vfio-user:{sock}")
@@ -195,7 +195,7 @@ def case_bad_input(binary, tmp):
         assert len(lines) == 1 and "terminate" not in done.stderr, done.stderr
 
     good = "[a]\nmix=nop\ntime=200ms\n"
-    wrong(good + "raet=5\n", 2, r"bad\.load:4.*did you mean rate\?")
+    wrong(good + "ratee=5\n", 2, r"bad\.load:4.*did you mean rate\?")
     wrong(good + "size=lots\n", 2, r"bad\.load:4.*lots")
     wrong("[a]\nmix=copy-inn\n", 2, r"bad\.load:2.*did you mean copy-in\?")
     wrong("[a]\ntime=1s\n", 2, r"bad\.load:1.*no mix")
