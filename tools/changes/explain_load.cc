@@ -291,8 +291,8 @@ std::vector<Finding> explain_load(std::string_view log, std::string_view kernel_
     f.cure = rebuild;
     f.confidence = Confidence::high;
     f.evidence = fmt::format("vermagic: {}", cut_to(vermagic, 300));
-    findings.push_back(std::move(f));
-    positions.push_back(0);
+    findings.insert(findings.begin(), std::move(f));
+    positions.insert(positions.begin(), 0);
   }
   return sorted_findings(log, std::move(findings), positions);
 }
