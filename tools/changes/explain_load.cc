@@ -216,7 +216,7 @@ bool holds(std::string_view text, std::string_view part) {
   auto same = [](char a, char b) {
     return tolower(static_cast<unsigned char>(a)) == tolower(static_cast<unsigned char>(b));
   };
-  return std::ranges::search(text, part, same).begin() != text.end();
+  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
 }
 
 void explain_insmod(std::string_view log, std::vector<Finding>& findings, std::vector<size_t>& positions) {
