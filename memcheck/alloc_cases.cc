@@ -5,6 +5,7 @@
 #include "memcheck/arena.h"
 #include "memcheck/march_run.h"
 #include "tests/harness/diagnose.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::memcheck {
@@ -18,10 +19,9 @@ uint64_t free_bytes(Device& device) { return device.telemetry().hbm_free.value_o
 
 // Telemetry follows the allocator with the firmware's beat at the latest.
 uint64_t free_when(Device& device, uint64_t want) {
-  for (Deadline deadline(1s);;) {
-    uint64_t now = free_bytes(device);
-    if (now == want || deadline.passed()) return now;
-  }
+  uint64_t now = 0;
+  seen_within(1s, [&] { return (now = free_bytes(device)) == want; });
+  return now;
 }
 
 void alloc_wrong(const std::string& asked, const std::string& expected, const std::string& got) {

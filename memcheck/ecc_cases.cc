@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "memcheck/arena.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::memcheck {
@@ -19,11 +20,13 @@ struct Counters {
 // Telemetry follows an event at once or with the firmware's next beat (100 ms): waits until `done` or 1 s.
 template <class Done>
 Counters counters_when(Device& device, Done done) {
-  for (Deadline deadline(1s);;) {
+  Counters c;
+  seen_within(1s, [&] {
     Telemetry t = device.telemetry();
-    Counters c{t.ecc_ce, t.ecc_ue};
-    if (done(c) || deadline.passed()) return c;
-  }
+    c = {t.ecc_ce, t.ecc_ue};
+    return done(c);
+  });
+  return c;
 }
 
 Counters counters(Device& device) {

@@ -19,10 +19,12 @@ enum class Cap {
   config_read, config_write, config_extended,  // config space; 4 KiB of it
   sysfs,                                       // the kernel knows the device: sysfs attributes can be compared
   node,                                        // a device node with owner and mode
-  registers,                                   // register reads and writes by offset (reference TPU)
+  registers,                                   // identity, state, telemetry and scratch by offset (reference TPU)
+  raw_registers,                               // every offset, those of queues and unlisted ones included
   telemetry, firmware_version, heartbeat,
   interrupts,                                  // completions arrive by interrupt, vectors can be counted
   queues, contexts, dma, dma_sg, raw_commands, abort, timestamp, fence,
+  dma_at,                                      // host memory at a bus address of one's own choice
   hbm_alloc, hbm_physical, aperture,           // allocation; physical addresses (root context); mapped HBM
   crc32c, march, vector,
   matmul_s8, matmul_bf16, matmul_f16, matmul_f32,
@@ -38,7 +40,7 @@ struct Limits {
   std::optional<uint32_t> hbm_geometry;  // KZ_GEOM(), where the physical map is known
   uint64_t max_transfer = 0;        // bytes, one command
   uint32_t max_dim = 0;             // matmul
-  uint16_t queues = 0;              // queue pairs that a user can open: numbers 0 .. queues - 1 (drivers keep some)
+  uint16_t queues = 0;              // queue pairs that a user can open (drivers keep some)
   uint32_t max_depth = 0;           // entries of the largest ring
   uint16_t vectors = 0;
   unsigned iova_bits = 64;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "shim/base/error.h"
+#include "shim/dev/device.h"
 #include "shim/device.h"
 #include "shim/owned_device.h"
 #include "shim/pci/pci_device.h"
@@ -62,7 +63,7 @@ std::unique_ptr<Device> open_softtpu(const Uri& uri, const OpenOptions& options)
 std::unique_ptr<Device> not_built(const Uri& uri, const OpenOptions&) {
   throw Error({Errc::unsupported, "open", "'" + uri.text + "'",
                fmt::format("there is no {}: backend yet", uri.scheme),
-               "there are softtpu:, vfio-user:, pci: and dump:", 0});
+               "there are softtpu:, vfio-user:, dev:, pci: and dump:", 0});
 }
 
 struct Scheme {
@@ -71,7 +72,7 @@ struct Scheme {
 };
 constexpr Scheme table[] = {
     {"softtpu", open_softtpu}, {"vfio-user", open_vfio_user}, {"pci", open_pci},
-    {"dump", open_dump},       {"vfio", not_built},           {"dev", not_built},
+    {"dump", open_dump},       {"vfio", not_built},           {"dev", dev::open_dev},
     {"adapter", not_built},
 };
 

@@ -53,11 +53,10 @@ static int kz_buf_segments(struct kz_buf *b)
 		struct kz_seg *last = b->nseg ? &b->seg[b->nseg - 1] : NULL;
 		u64 len = min_t(u64, sg_dma_len(sg), b->len - off);
 
-		if (last && last->addr + last->len == sg_dma_address(sg)) {
+		if (last && last->addr + last->len == sg_dma_address(sg))
 			last->len += len;
-		} else {
+		else
 			b->seg[b->nseg++] = (struct kz_seg){ .off = off, .len = len, .addr = sg_dma_address(sg) };
-		}
 		off += len;
 	}
 	return off == b->len ? 0 : -EIO;

@@ -18,8 +18,11 @@
 #endif
 #ifdef KZ_HAVE_URING_CMD_H
 #include <linux/io_uring/cmd.h>
+#define KZ_URING_LIFO 0
 #else
 #include <linux/io_uring.h>
+#include <linux/io_uring_types.h>
+#define KZ_URING_LIFO 1 /* task work runs last in, first out; newer kernels turn the list round first */
 #endif
 
 static inline struct class *kz_class_create(const char *name)
@@ -89,6 +92,16 @@ static inline void kz_uring_done(struct io_uring_cmd *c, int ret, u64 result, bo
 		name(c, issue_flags);                                                     \
 	}
 #endif
+
+/* What tells rings apart where their order is ours to keep; only compared. */
+static inline const void *kz_uring_ring(struct io_uring_cmd *c)
+{
+#if KZ_URING_LIFO
+	return cmd_to_io_kiocb(c)->ctx;
+#else
+	return NULL;
+#endif
+}
 
 #ifdef KZ_HAVE_URING_CANCEL
 #define KZ_URING_CANCELS 1

@@ -45,7 +45,8 @@ static void kz_show_queue(struct seq_file *m, struct kz_queue *q)
 		   q->ctx, q->order, q->vector, q->kf ? q->kf->pid : 0, tail, head, outstanding, ndone);
 	seq_printf(m, "   submitted %llu completed %llu lost %llu cancelled %llu interrupts %llu idle %llu late %llu\n",
 		   s.submitted, s.completed, s.lost, s.cancelled, s.interrupts, s.idle_interrupts, s.found_late);
-	seq_printf(m, "   unknown_cid %llu wrong_queue %llu bad_sq_head %llu resets %llu\n", s.unknown_cid, s.wrong_queue,
+	seq_printf(m, "   unknown_cid %llu repeated_cid %llu wrong_queue %llu bad_sq_head %llu resets %llu\n", s.unknown_cid,
+		   s.repeated_cid, s.wrong_queue,
 		   s.bad_sq_head, s.resets);
 }
 

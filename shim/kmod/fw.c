@@ -37,7 +37,7 @@ int kz_fw_update(struct kz_device *kz, const void __user *user, const void *kern
 	rc = kz_admin(kz, generation, &cmd, NULL, KZ_FW_MS);
 	*status = rc > 0 ? rc : 0;
 	if (rc > 0) {
-		dev_err(kz_dma(kz), "firmware image refused with status 0x%x\n", rc);
+		dev_info(kz_dma(kz), "firmware image refused with status 0x%x\n", rc);
 		rc = kz_status_errno(rc);
 	}
 out:

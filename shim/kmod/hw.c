@@ -176,7 +176,8 @@ int kz_hw_enable(struct kz_device *kz)
 {
 	int rc;
 
-	if (!kz_hw_present(kz)) {
+	/* After a reset it may take as long to answer at all as to get ready. */
+	if (kz_wait_reg(kz, KZ_REG_MAGIC, ~0u, KZ_MAGIC, kz->ready_ms)) {
 		dev_err(kz_dma(kz), "device does not answer: MAGIC 0x%08x\n", kz_rd(kz, KZ_REG_MAGIC));
 		return -ENODEV;
 	}

@@ -158,7 +158,7 @@ static int kz_ioc_reset(struct kz_file *kf, union kz_args *a)
 	if (a->reset.rsvd || a->reset.kind < KZ_RESET_KIND_FUNCTION || a->reset.kind > KZ_RESET_KIND_FIRMWARE)
 		return -EINVAL;
 	pm_runtime_get_sync(kz_dma(kz)); /* a device that failed to wake is just what a reset is for */
-	rc = kz_reset_now(kz, (enum kz_level)a->reset.kind, "asked for by a user");
+	rc = kz_reset_now(kz, (enum kz_level)a->reset.kind, "asked for by a user", true);
 	pm_runtime_put_autosuspend(kz_dma(kz));
 	return rc;
 }
@@ -171,7 +171,7 @@ static int kz_ioc_fw(struct kz_file *kf, union kz_args *a)
 		return -EINVAL;
 	rc = kz_fw_update(kf->kz, u64_to_user_ptr(a->fw.addr), NULL, a->fw.len, &a->fw.status);
 	if (!rc && (a->fw.flags & KZ_FW_ACTIVATE))
-		rc = kz_reset_now(kf->kz, KZ_LEVEL_FIRMWARE, "new firmware");
+		rc = kz_reset_now(kf->kz, KZ_LEVEL_FIRMWARE, "new firmware", true);
 	return rc;
 }
 

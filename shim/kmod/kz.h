@@ -44,7 +44,7 @@
 #define KZ_FW_MS 30000
 #define KZ_QRESET_MS 1000
 #define KZ_LOOK_MS 250 /* how often a queue with commands in it is looked at without an interrupt */
-#define KZ_GRACE_MS 50 /* how late an interrupt may be */
+#define KZ_GRACE_MS 1000 /* how late an interrupt may be */
 #define KZ_MAX_BUFS 4096 /* of a file */
 #define KZ_MAX_HBM (1u << 22) /* allocations of a file: what an mmap offset can name */
 #define KZ_SG_PAGE 4096 /* KZ_SG_MAX x struct kz_sge */
@@ -115,6 +115,8 @@ struct kz_slot {
 	unsigned long deadline; /* jiffies */
 	u32 timeout_ms;
 	struct io_uring_cmd *ioucmd;
+	const void *ring; /* of ioucmd, and its task; only compared */
+	const void *task;
 	struct completion *waiter; /* KZ_SLOT_ADMIN */
 
 	struct kz_cmd cmd;	 /* as it goes to the device */
@@ -159,11 +161,14 @@ struct kz_queue {
 	bool closing;		/* being destroyed: the timer keeps off */
 	bool timer_armed;
 	unsigned long timer_at; /* jiffies */
+	u32 look_head;		/* the completion that nobody took when the timer last looked ... */
+	unsigned long look_since; /* ... and since when, jiffies; 0: none */
 	u32 expiries;		/* in a row, without a completion between */
 	struct list_head free;
 	struct list_head pending; /* in order; the head may be partly issued */
 	struct list_head issued;
 	struct list_head done;	/* for REAP */
+	struct list_head told;	/* ended, io_uring is being told in this order (KZ_URING_LIFO) */
 	struct kz_slot *slot;	/* 1 << order of them */
 	struct kz_ioc_queue_stat stat;
 
@@ -415,7 +420,7 @@ void kz_uring_finish(struct kz_slot *s);
 /* reset.c, err.c, pm.c, coredump.c, fw.c */
 void kz_reset_work(struct work_struct *work);
 void kz_reset_schedule(struct kz_device *kz, enum kz_level level, const char *why);
-int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why);
+int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, bool asked);
 extern const struct pci_error_handlers kz_err_handlers;
 extern const struct dev_pm_ops kz_pm_ops;
 void kz_pm_init(struct kz_device *kz, unsigned int autosuspend_ms);

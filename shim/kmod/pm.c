@@ -34,8 +34,8 @@ static int kz_suspend(struct device *dev)
 	struct kz_device *kz = dev_get_drvdata(dev);
 	unsigned int waited;
 
-	for (waited = 0; waited < KZ_DRAIN_MS && kz_busy(kz); waited += 10)
-		msleep(10);
+	for (waited = 0; waited < KZ_DRAIN_MS && kz_busy(kz); waited += 20)
+		msleep(20);
 	if (waited >= KZ_DRAIN_MS)
 		dev_warn(dev, "commands still running at suspend end as lost\n");
 	kz_stop(kz, KZ_STATE_SUSPENDED, true);
@@ -47,6 +47,7 @@ static int kz_resume(struct device *dev)
 {
 	struct kz_device *kz = dev_get_drvdata(dev);
 
+	pci_save_state(kz->pdev); /* as below */
 	if (kz_start(kz))
 		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "not ready after sleep");
 	return 0;
@@ -62,9 +63,13 @@ static int kz_runtime_suspend(struct device *dev)
 	return 0;
 }
 
+/* Restoring config space used up what was saved; a bus error from here on needs it again (kz_slot_reset). */
 static int kz_runtime_resume(struct device *dev)
 {
-	return kz_start(dev_get_drvdata(dev));
+	struct kz_device *kz = dev_get_drvdata(dev);
+
+	pci_save_state(kz->pdev);
+	return kz_start(kz);
 }
 
 const struct dev_pm_ops kz_pm_ops = {

@@ -90,6 +90,7 @@ struct kz_queue *kz_queue_alloc(struct kz_device *kz, struct kz_file *kf, u32 id
 	INIT_LIST_HEAD(&q->pending);
 	INIT_LIST_HEAD(&q->issued);
 	INIT_LIST_HEAD(&q->done);
+	INIT_LIST_HEAD(&q->told);
 	q->slot = kvcalloc(1u << order, sizeof(*q->slot), GFP_KERNEL_ACCOUNT);
 	if (!q->slot || kz_queue_alloc_rings(q)) {
 		kz_queue_put(q);

@@ -8,7 +8,7 @@
 
 #include "kz.h"
 
-#define KZ_LOCK_TRIES 500 /* of 10 ms: how long to try for the PCI device's lock */
+#define KZ_LOCK_TRIES 250 /* of 20 ms: how long to try for the PCI device's lock */
 
 static const char *const kz_level_name[] = { "queue", "function", "device", "firmware" };
 
@@ -23,7 +23,7 @@ static int kz_reset_pci(struct kz_device *kz, enum kz_level level)
 			return -ENODEV;
 		rc = level == KZ_LEVEL_FUNCTION ? pci_try_reset_function(kz->pdev) : pci_reset_bus(kz->pdev);
 		if (rc == -EAGAIN)
-			msleep(10);
+			msleep(20);
 	}
 	return rc;
 }
@@ -42,11 +42,14 @@ static int kz_reset_firmware(struct kz_device *kz)
 	return kz_start(kz);
 }
 
-static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *why)
+static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *why, bool asked)
 {
 	int rc;
 
-	dev_warn(kz_dma(kz), "%s reset: %s\n", kz_level_name[level], why);
+	if (asked)
+		dev_info(kz_dma(kz), "%s reset: %s\n", kz_level_name[level], why);
+	else
+		dev_warn(kz_dma(kz), "%s reset: %s\n", kz_level_name[level], why);
 	kz->resets[level]++;
 	rc = level == KZ_LEVEL_FIRMWARE ? kz_reset_firmware(kz) : kz_reset_pci(kz, level);
 	if (!rc && kz_state(kz) != KZ_STATE_LIVE)
@@ -56,18 +59,21 @@ static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *
 	return rc;
 }
 
-/* From the given level upwards until the device is live. A firmware reset is tried only where it is asked for. */
-int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why)
+/*
+ * From the given level upwards until the device is live. A firmware reset is tried only where it is asked for. `asked`:
+ * by a user, and so nothing to warn of.
+ */
+int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, bool asked)
 {
 	int rc;
 
 	mutex_lock(&kz->reset_lock);
 	kz_coredump(kz, why);
-	rc = kz_reset_once(kz, level, why);
+	rc = kz_reset_once(kz, level, why, asked);
 	if (level == KZ_LEVEL_FIRMWARE)
 		level = KZ_LEVEL_QUEUE; /* and if that failed, from the mildest up */
 	while (rc && rc != -ENODEV && level < KZ_LEVEL_DEVICE)
-		rc = kz_reset_once(kz, ++level, why);
+		rc = kz_reset_once(kz, ++level, why, false);
 	if (rc && rc != -ENODEV) {
 		kz_stop(kz, KZ_STATE_DEAD, false);
 		dev_err(kz_dma(kz), "device cannot be brought back\n");
@@ -82,7 +88,7 @@ void kz_reset_work(struct work_struct *work)
 	int level = atomic_xchg(&kz->reset_level, -1);
 
 	if (level >= 0)
-		kz_reset_now(kz, (enum kz_level)level, READ_ONCE(kz->reset_why));
+		kz_reset_now(kz, (enum kz_level)level, READ_ONCE(kz->reset_why), false);
 }
 
 /* Any context that may not wait. Several requests before it runs are one, at the highest level. */

@@ -64,9 +64,13 @@ static struct kz_slot *kz_ring_slot(struct kz_queue *q, const struct kz_cqe *c)
 	}
 	if ((u16)(q->sq_tail - c->sq_head) > 1u << q->order)
 		q->stat.bad_sq_head++;
-	s = c->cid < 1u << q->order ? &q->slot[c->cid] : NULL;
-	if (!s || s->state != KZ_SLOT_ISSUED) {
+	if (c->cid >= 1u << q->order) {
 		q->stat.unknown_cid++;
+		return NULL;
+	}
+	s = &q->slot[c->cid];
+	if (s->state != KZ_SLOT_ISSUED) {
+		q->stat.repeated_cid++;
 		return NULL;
 	}
 	return s;
@@ -77,6 +81,7 @@ static void kz_ring_take(struct kz_queue *q, const struct kz_cqe *c, bool late, 
 	struct kz_slot *s = kz_ring_slot(q, c);
 	u16 status = KZ_CQE_CODE(c->status);
 
+	q->stat.entries++;
 	if (!s)
 		return;
 	if (late && !(s->flags & KZ_CMD_NOIRQ))

@@ -4,8 +4,6 @@
  * what an interrupt should have told of, and if a command is over its time, climbs the ladder: queue reset, then
  * function reset.
  */
-#include <linux/delay.h>
-
 #include "kz.h"
 
 #define KZ_EXPIRIES_MAX 3 /* queue resets without a completion between them before the function is reset */
@@ -48,8 +46,8 @@ int kz_queue_renew(struct kz_queue *q, bool expire, u32 *dropped)
 	return kz_queue_start(q);
 }
 
-/* Under q->lock: whether a command is over its time, told to the log; else the work is armed for the next one. */
-static bool kz_queue_expired(struct kz_queue *q)
+/* Under q->lock: the command that is due first, if any. */
+static struct kz_slot *kz_queue_first(struct kz_queue *q)
 {
 	struct list_head *lists[] = { &q->issued, &q->pending };
 	struct kz_slot *s, *first = NULL;
@@ -61,6 +59,14 @@ static bool kz_queue_expired(struct kz_queue *q)
 				first = s;
 		}
 	}
+	return first;
+}
+
+/* Under q->lock: whether a command is over its time, told to the log; else the work is armed for the next one. */
+static bool kz_queue_expired(struct kz_queue *q)
+{
+	struct kz_slot *first = kz_queue_first(q);
+
 	if (!first)
 		return false;
 	if (time_before(jiffies, first->deadline)) {
@@ -73,19 +79,42 @@ static bool kz_queue_expired(struct kz_queue *q)
 	return true;
 }
 
-/* A completion that lies there untouched for long enough has lost its interrupt, or was to have none. */
+/* Whether the oldest command is over its time. */
+static bool kz_queue_overdue(struct kz_queue *q)
+{
+	struct kz_slot *s = kz_queue_first(q);
+
+	return s && time_after_eq(jiffies, s->deadline);
+}
+
+/*
+ * A completion that lies there untouched for long enough, or to the end of its command's time, has lost its interrupt,
+ * or was to have none. By the timer's work only.
+ */
 static void kz_queue_look(struct kz_queue *q)
 {
-	u32 before, after;
+	bool polled = q->flags & KZ_QUEUE_POLLED;
+	bool overdue;
+	unsigned long flags;
+	u32 head;
 
-	if (!kz_ring_waiting(q, &before))
+	if (!kz_ring_waiting(q, &head)) {
+		q->look_since = 0;
 		return;
-	if (!(q->flags & KZ_QUEUE_POLLED) && !READ_ONCE(q->quiet)) {
-		msleep(KZ_GRACE_MS);
-		if (!kz_ring_waiting(q, &after) || after != before)
+	}
+	if (!polled && !READ_ONCE(q->quiet)) {
+		if (!q->look_since || head != q->look_head) {
+			q->look_head = head;
+			q->look_since = jiffies ?: 1;
+		}
+		spin_lock_irqsave(&q->lock, flags);
+		overdue = kz_queue_overdue(q);
+		spin_unlock_irqrestore(&q->lock, flags);
+		if (!overdue && time_before(jiffies, q->look_since + msecs_to_jiffies(KZ_GRACE_MS)))
 			return;
 	}
-	kz_ring_poll(q, q->flags & KZ_QUEUE_POLLED ? KZ_POLL_LOOK : KZ_POLL_LATE);
+	q->look_since = 0;
+	kz_ring_poll(q, polled ? KZ_POLL_LOOK : KZ_POLL_LATE);
 }
 
 static int kz_queue_recover(struct kz_queue *q)

@@ -4,6 +4,9 @@
  * is ever handed to a worker. It is completed from the interrupt through task work.
  *
  * A slot with a command holds a reference to its queue until io_uring has been told; the file is held by io_uring.
+ *
+ * Completions of a queue reach a ring in the order in which the device wrote them. Where io_uring would turn the order
+ * of task work round, each of them starts the next one for the same ring and task.
  */
 #include <linux/slab.h>
 
@@ -19,10 +22,58 @@ static struct kz_uring_pdu *kz_pdu(struct io_uring_cmd *ioucmd)
 	return (struct kz_uring_pdu *)ioucmd->pdu;
 }
 
+/* Under q->lock: the first that waits to be told to the same ring and task. */
+static struct kz_slot *kz_uring_first(struct kz_queue *q, const struct kz_slot *like)
+{
+	struct kz_slot *s;
+
+	lockdep_assert_held(&q->lock);
+	list_for_each_entry(s, &q->told, node) {
+		if (s->ring == like->ring && s->task == like->task)
+			return s;
+	}
+	return NULL;
+}
+
+/* Puts it behind those of its kind. True: one of them is on its way and will start it. */
+static bool kz_uring_line_up(struct kz_slot *s)
+{
+	struct kz_queue *q = s->q;
+	unsigned long flags;
+	bool wait;
+
+	if (!KZ_URING_LIFO)
+		return false;
+	spin_lock_irqsave(&q->lock, flags);
+	wait = kz_uring_first(q, s);
+	list_add_tail(&s->node, &q->told);
+	spin_unlock_irqrestore(&q->lock, flags);
+	return wait;
+}
+
+/* It is told now. The one behind it, if any. */
+static struct kz_slot *kz_uring_step_out(struct kz_slot *s)
+{
+	struct kz_queue *q = s->q;
+	struct kz_slot *next;
+	unsigned long flags;
+
+	if (!KZ_URING_LIFO)
+		return NULL;
+	spin_lock_irqsave(&q->lock, flags);
+	list_del_init(&s->node);
+	next = kz_uring_first(q, s);
+	spin_unlock_irqrestore(&q->lock, flags);
+	return next;
+}
+
+static void kz_uring_tell(struct kz_slot *s);
+
 /* In the submitter's context, or in a worker when the submitter is gone. */
 static void kz_uring_complete(struct io_uring_cmd *ioucmd, unsigned int issue_flags)
 {
 	struct kz_slot *s = kz_pdu(ioucmd)->slot;
+	struct kz_slot *next = kz_uring_step_out(s);
 	struct kz_queue *q = s->q;
 	u64 result = s->result;
 	bool cqe32 = s->cqe32;
@@ -30,15 +81,23 @@ static void kz_uring_complete(struct io_uring_cmd *ioucmd, unsigned int issue_fl
 
 	kz_slot_release(s);
 	kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
+	if (next)
+		kz_uring_tell(next);
 	kz_queue_put(q);
 }
 
 KZ_URING_TASK_WORK(kz_uring_complete)
 
+static void kz_uring_tell(struct kz_slot *s)
+{
+	io_uring_cmd_complete_in_task(s->ioucmd, kz_uring_complete_tw);
+}
+
 /* The slot has ended; any context. */
 void kz_uring_finish(struct kz_slot *s)
 {
-	io_uring_cmd_complete_in_task(s->ioucmd, kz_uring_complete_tw);
+	if (!kz_uring_line_up(s))
+		kz_uring_tell(s);
 }
 
 /*
@@ -132,6 +191,8 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 	}
 	s->cqe32 = issue_flags & IO_URING_F_CQE32;
 	s->ioucmd = ioucmd;
+	s->ring = kz_uring_ring(ioucmd);
+	s->task = current;
 	kz_pdu(ioucmd)->slot = s;
 	kref_get(&q->ref);
 	kz_uring_cancelable(ioucmd, issue_flags);

@@ -11,7 +11,7 @@
 #include "shim/pci/config_dump.h"
 #include "shim/pci/config_live.h"
 #include "shim/pci/discovery.h"
-#include "shim/pci/libpci.h"
+#include "shim/pci/function.h"
 #include "shim/pci/rules.h"
 #include "shim/pci/sysfs.h"
 
@@ -50,29 +50,6 @@ class ReadOnlyDevice final : public Device {
   std::unique_ptr<ConfigSpace> config_;
 };
 
-void set_name(Identity& id) {
-  PciNames names;
-  id.name = fmt::format("{:04x}:{:04x}", id.vendor, id.device);
-  for (const std::string& part : {names.vendor(id.vendor), names.device(id.vendor, id.device)})
-    if (!part.empty()) id.name += " " + part;
-}
-
-Identity identify(const std::string& uri, const Bdf& bdf, ConfigSpace& c) {
-  Identity id;
-  id.uri = uri;
-  id.bdf = bdf;
-  id.vendor = c.read16(PCI_VENDOR_ID);
-  id.device = c.read16(PCI_DEVICE_ID);
-  id.revision = c.read8(PCI_REVISION_ID);
-  id.class_code = c.read32(PCI_CLASS_REVISION) >> 8;
-  if ((c.read8(PCI_HEADER_TYPE) & 0x7f) == PCI_HEADER_TYPE_NORMAL) {
-    id.subsystem_vendor = c.read16(PCI_SUBSYSTEM_VENDOR_ID);
-    id.subsystem = c.read16(PCI_SUBSYSTEM_ID);
-  }
-  id.serial = serial_of(c);
-  return id;
-}
-
 // Everything that only a driver of the device itself could do.
 void refuse_the_rest(Capabilities& caps, const std::string& why) {
   for (int i = 0; i <= static_cast<int>(Cap::reset_firmware); ++i) {
@@ -81,30 +58,11 @@ void refuse_the_rest(Capabilities& caps, const std::string& why) {
   }
 }
 
-std::string lockdown(const HostRoots& roots) {
-  auto text = try_attribute(roots.sys + "/kernel/security/lockdown", 256).value_or("");
-  for (const char* mode : {"integrity", "confidentiality"})
-    if (text.find(fmt::format("[{}]", mode)) != std::string::npos) return mode;
-  return {};
-}
-
 Capabilities live_capabilities(const LiveConfig& config, const PciInfo& info) {
-  Capabilities caps;
-  caps.have = {Cap::config_read, Cap::sysfs};
-  if (config.size() == 4096)
-    caps.have.insert(Cap::config_extended);
-  else if (config.full_size() < 4096)
-    caps.why_not[Cap::config_extended] = "conventional configuration space: 256 bytes";
-  else
-    caps.blocked[Cap::config_extended] =
-        fmt::format("this user sees {} of 4096 bytes of configuration space; run as root", config.size());
-  if (info.nodes.empty())
-    caps.why_not[Cap::node] = "no device node or interface belongs to it";
-  else
-    caps.have.insert(Cap::node);
+  Capabilities caps = function_capabilities(config, info);
+  caps.have.erase(Cap::config_write);
+  caps.blocked.erase(Cap::config_write);
   caps.why_not[Cap::config_write] = "pci: only looks at a device";
-  if (std::string mode = lockdown({}); !mode.empty())
-    caps.blocked[Cap::config_write] = fmt::format("the kernel is locked down ({})", mode);
   refuse_the_rest(caps, "pci: only looks at a device; its own backend or adapter can use it");
   return caps;
 }
@@ -163,11 +121,7 @@ std::unique_ptr<Device> open_pci(const Uri& uri, const OpenOptions&) {
     throw Error({Errc::gone, "open", "PCI function " + to_string(bdf),
                  "its configuration space reads as all ones: it does not answer",
                  "check power and link; see the kernel log; remove and rescan it", 0});
-  Identity id = identify(uri.text, bdf, *config);
-  id.vendor = info.vendor;  // a virtual function's own read FFFFh (PCIe r6.0, 9.3.4.1.1)
-  id.device = info.device;
-  id.driver = info.driver;
-  set_name(id);
+  Identity id = identify_function(uri.text, info, *config);
   Capabilities caps = live_capabilities(*config, info);
   return std::make_unique<ReadOnlyDevice>(std::move(id), std::move(caps), std::move(config));
 }
@@ -185,7 +139,7 @@ std::unique_ptr<Device> open_dump(const Uri& uri, const OpenOptions&) {
          fmt::format("{} reads as all ones: it did not answer when this was taken", to_string(found.bdf)),
          {},
          0});
-  Identity id = identify(uri.text, found.bdf, *config);
+  Identity id = identify_header(uri.text, found.bdf, *config);
   id.driver = found.driver;
   set_name(id);
   Capabilities caps = dump_capabilities(*config);

@@ -73,7 +73,7 @@ Capabilities read_capabilities(Transport& t) {
             Cap::heartbeat,     Cap::interrupts,   Cap::queues,    Cap::dma,         Cap::dma_sg,
             Cap::raw_commands,  Cap::abort,        Cap::timestamp, Cap::fence,       Cap::hbm_alloc,
             Cap::hbm_physical,  Cap::aperture,     Cap::watchdog,  Cap::reset_queue, Cap::reset_device,
-            Cap::reset_firmware});
+            Cap::reset_firmware, Cap::raw_registers, Cap::dma_at});
   b.when(t.config().size() == 4096, Cap::config_extended,
          "the way to the device gives 256 bytes of config space");
   b.when(has_flr(t.config()), Cap::reset_function, "Device Capabilities says that there is no FLR");

@@ -112,7 +112,7 @@ void TpuQueue::look_out_of_turn() {
   std::vector<uint32_t> found;
   for (uint32_t i = 0; i < entries_; ++i)
     if (changed(i)) found.push_back(i);
-  if (found.empty()) return;
+  if (found.empty() || head_is_valid()) return;
   ::poll(nullptr, 0, second_look_ms);
   if (head_is_valid()) return;
   for (uint32_t i : found) {

@@ -73,9 +73,14 @@ std::string register_name(uint32_t offset) {
 }
 
 void wait_register(Transport& transport, uint32_t offset, uint32_t mask, uint32_t want, Deadline deadline) {
+  wait_register([&] { return transport.read32(offset); }, transport.name(), offset, mask, want, deadline);
+}
+
+void wait_register(const std::function<uint32_t()>& read, const std::string& device, uint32_t offset, uint32_t mask,
+                   uint32_t want, Deadline deadline) {
   uint32_t value = 0;
   for (int pause_us = 20;; pause_us = std::min(pause_us * 2, 2000)) {
-    value = transport.read32(offset);
+    value = read();
     // All ones is how a lost device answers; only a mask that asks for all ones may match it.
     if ((value & mask) == want && (value != 0xffffffff || want == 0xffffffff)) return;
     if (deadline.passed()) break;
@@ -86,7 +91,7 @@ void wait_register(Transport& transport, uint32_t offset, uint32_t mask, uint32_
                                  to_string(deadline.elapsed()), to_string(deadline.budget()));
   bool lost = value == 0xffffffff;
   throw Error({lost ? Errc::gone : Errc::timeout, "wait for",
-               register_name(offset) + " of " + transport.name(),
+               register_name(offset) + " of " + device,
                lost ? seen + " (registers read all ones)" : seen, "", 0});
 }
 

@@ -28,7 +28,7 @@ struct kz_hbm_place {
 	__u32 byte; /* in the line */
 };
 
-static inline __u32 kz_hbm_field(__u64* rest, __u32 width)
+static inline __u32 kz_hbm_field(__u64 *rest, __u32 width)
 {
 	__u32 v = (__u32)(*rest & ((1u << width) - 1u));
 

@@ -180,11 +180,13 @@ struct kz_ioc_queue_stat { /* KZ_IOC_QUEUE_STAT: the books of a queue, from its 
 	__u64 cancelled;   /* given up by io_uring; the device may have completed them */
 	__u64 interrupts;
 	__u64 idle_interrupts;	 /* that found no completion; counted where the vector is the queue's own */
-	__u64 found_late;	 /* completions found by looking, their interrupt more than 50 ms late */
-	__u64 unknown_cid;	 /* completions of a command that was not outstanding */
+	__u64 found_late;	 /* completions found by looking, their interrupt more than a second late */
+	__u64 unknown_cid;	 /* completions of a command id that the queue does not have */
 	__u64 wrong_queue;	 /* completions that name another queue */
 	__u64 bad_sq_head;	 /* completions with a head beyond what was submitted */
 	__u64 resets;
+	__u64 entries;	    /* completions that the device wrote, those of pieces of a command included */
+	__u64 repeated_cid; /* completions of a command id that has no command (any more) */
 };
 
 struct kz_ioc_reset { /* KZ_IOC_RESET, CAP_SYS_ADMIN: returns when the device is ready again */
@@ -223,7 +225,7 @@ struct kz_ioc_telemetry { /* KZ_IOC_TELEMETRY: -EAGAIN when no consistent copy c
 	struct kz_telemetry t;
 };
 
-struct kz_ioc_reg { /* KZ_IOC_REG_READ of identity, state and telemetry; _WRITE (CAP_SYS_ADMIN) of SCRATCH, WATCHDOG_MS */
+struct kz_ioc_reg { /* KZ_IOC_REG_READ: identity, state, telemetry; _WRITE (CAP_SYS_ADMIN): SCRATCH, WATCHDOG_MS */
 	__u32 argsz;
 	__u32 flags;
 	__u32 offset; /* -EACCES: not one of the safe ones */
@@ -254,8 +256,8 @@ struct kz_ioc_reg { /* KZ_IOC_REG_READ of identity, state and telemetry; _WRITE 
 
 /*
  * io_uring: IORING_OP_URING_CMD on the file. The completion's res is a KZ_ST_* status (>= 0) or -errno; the 64-bit
- * result goes into the second half of a CQE32 and, where result_at is set and the status is KZ_ST_OK, as 8 bytes to that place in a registered
- * buffer (8-byte aligned, KZ_BUF_DEVICE_WRITES). A full queue completes with -EBUSY at once: nothing is ever handed
+ * result goes into the second half of a CQE32 and, where result_at is set and the status is KZ_ST_OK, as 8 bytes to
+ * that place in a registered buffer (8-byte aligned, KZ_BUF_DEVICE_WRITES). A full queue completes with -EBUSY at once: nothing is ever handed
  * to a worker thread.
  */
 #define KZ_URING_NOP 0 /* completes at once with 0: the price of the way in and out */
@@ -279,7 +281,7 @@ KZ_ASSERT_SIZE(struct kz_entry, 80);
 KZ_ASSERT_SIZE(struct kz_ioc_submit, 32);
 KZ_ASSERT_SIZE(struct kz_done, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_reap, 40);
-KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 104);
+KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 120);
 KZ_ASSERT_SIZE(struct kz_ioc_reset, 16);
 KZ_ASSERT_SIZE(struct kz_ioc_fw, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_ecc, 32);

@@ -26,6 +26,9 @@ def cases(bin_dir, tmp):
     torn = tmp / "torn"
     torn.mkdir()
     (torn / "journal.jsonl").write_text('{"v":1,"type":"run-st')
+    headless = tmp / "headless"
+    headless.mkdir()
+    (headless / "journal.jsonl").write_text('{"v":1,"type":"run-start","seq":0,"device":7}\n{"v":1,"type":"run-end","seq":1}\n')
     empty = tmp / "empty"
     empty.mkdir()
     # name, command, exit code, text that must stand in the message
@@ -56,6 +59,9 @@ def cases(bin_dir, tmp):
     yield "report of nothing", [kz, "report", str(tmp / "no-such-run")], 4, r"no-such-run"
     yield "a name that steers terminals", [kz, "report", str(tmp / "no\x1b[2Jsuch")], 4, r"no\?\[2Jsuch"
     yield "report without journal", [kz, "report", str(empty)], 4, r"empty"
+    yield "report without a start", [kz, "report", str(headless)], 4, r"headless.*not the journal of a run"
+    yield "compare without a start", [kz, "compare", str(headless), str(headless)], 4, r"headless.*not the journal of a run"
+    yield "resume without a start", [kz, "resume", str(headless)], 4, r"headless.*start"
     yield "report of a torn start", [kz, "report", str(torn)], 4, r"torn|journal"
     yield "resume of nothing", [kz, "resume", str(tmp / "no-such-run")], 4, r"no-such-run"
     yield "compare with nothing", [kz, "compare", str(tmp / "a"), str(tmp / "b")], 4, r"/a"

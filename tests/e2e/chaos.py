@@ -105,7 +105,8 @@ def one_round(args, n, rng, base):
         problems.append(f"finished results changed: {changed}")
     unclean = {t: v for t, v in final.items() if v not in ("pass", "skip", "warn")}
     if len(unclean) > hit or not set(unclean.values()) <= EXPLAINED[kind]:
-        problems.append(f"verdicts that the kill does not explain: {unclean}")
+        reasons = {r["id"]: r.get("reason", "") for r in after if r.get("type") == "verdict" and r["id"] in unclean}
+        problems.append(f"verdicts that the kill does not explain: {unclean}: {reasons}")
     if wait_gone(out, 5):
         problems.append(f"processes left after resume: {common.touching(out)}")
     if common.sockets_in(out):
@@ -126,7 +127,6 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--span", type=float, default=6.0, help="the kill comes within this many seconds of the start")
     parser.add_argument("--filter", action="append")
-    parser.add_argument("--keep", action="store_true", help="keep the runs of failed rounds")
     args = parser.parse_args()
     args.bin = os.path.abspath(args.bin)
     args.filter = args.filter or DEFAULT_FILTER
@@ -146,7 +146,7 @@ def main():
         if problems:
             failed += 1
             print(f"round {n}: killed {kind}: " + "; ".join(problems), flush=True)
-        if not problems or not args.keep:
+        if not problems:
             shutil.rmtree(pathlib.Path(base, f"round-{n}"), ignore_errors=True)
     print(f"chaos: {sum(hits.values())} kills that struck ({hits['runner']} runner, {hits['test']} test, {hits['device']} device) "
           f"in {args.rounds} rounds of {len(args.ids)} tests, {time.monotonic() - start:.0f} s")
@@ -156,8 +156,10 @@ def main():
     for why in weak:
         print(f"chaos: {why}")
     print(f"{args.rounds - failed} passed, {failed} failed")
-    if failed == 0 or not args.keep:
+    if failed == 0:
         shutil.rmtree(base, ignore_errors=True)
+    else:
+        print(f"chaos: the runs of failed rounds are kept in {base}")
     sys.exit(1 if failed or weak else 0)
 
 

@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -339,6 +340,38 @@ class Checks:
         while any(tmp.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not any(tmp.iterdir()), list(tmp.rglob("*"))
+
+    def told_to_stop_while_the_device_starts(self):
+        """Until the device is there no test has begun: the run ends as interrupted, at once, and leaves nothing behind."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            for wait in (0.0, 0.02, 0.05, 0.1):
+                self.n += 1
+                out = self.tmp / f"run-{self.n}"
+                child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.hangs"],
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                time.sleep(wait)
+                child.send_signal(signum)
+                try:
+                    _, said = child.communicate(timeout=20)
+                finally:
+                    child.kill()
+                # Before the program has taken the signal over, the kernel ends it.
+                assert child.returncode in (130, -signum), (child.returncode, wait, said)
+                assert not common.touching(out), common.touching(out)
+                assert not common.sockets_in(out), common.sockets_in(out)
+
+    def deleted_run_folder_ends_the_run(self):
+        self.n += 1
+        out = self.tmp / f"run-{self.n}"
+        child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes",
+                                  "--repeat", "100000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._wait_for_record(out, type="verdict", id="selftest.passes")
+        shutil.rmtree(out, ignore_errors=True)
+        try:
+            _, said = child.communicate(timeout=30)
+        finally:
+            child.kill()
+        assert child.returncode == 4 and "deleted" in said, (child.returncode, said)
 
     def killed_run_resumes(self):
         self.n += 1

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "shim/uapi/kz_regs.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::test {
@@ -103,12 +104,10 @@ std::string heartbeat_state(Device& device, std::chrono::nanoseconds budget) {
   try {
     const auto first = heartbeat(device);
     if (!first) return "unknown";
-    for (Deadline deadline(budget); !deadline.passed(); std::this_thread::yield()) {
-      const auto now = heartbeat(device);
-      if (now == ~0u) return "unknown";
-      if (now != first) return "alive";
-    }
-    return "stopped";
+    if (*first == ~0u) return "unknown";  // nobody answers
+    auto now = first;
+    if (!seen_within(budget, [&] { return (now = heartbeat(device)) != first; })) return "stopped";
+    return now == ~0u ? "unknown" : "alive";
   } catch (const Error&) {
     return "unknown";
   }

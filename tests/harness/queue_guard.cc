@@ -104,7 +104,7 @@ std::vector<Completion> QueueGuard::reset(Deadline deadline) {
 }
 
 void QueueGuard::ask_registers(Stall& stall, Ticket ticket) {
-  if (!device_.capabilities().has(Cap::registers)) return;
+  if (!device_.capabilities().has(Cap::raw_registers)) return;
   const uint32_t block = KZ_REG_QUEUE(inner_->id());
   const uint32_t head = device_.read_register(block + KZ_Q_SQ_HEAD);
   const uint32_t tail = device_.read_register(block + KZ_Q_CQ_TAIL);

@@ -8,6 +8,7 @@
 
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/pattern.h"
 #include "tests/harness/registry.h"
 #include "tests/harness/session.h"
@@ -226,9 +227,11 @@ void DeviceTest::judge() {
     return after.telemetry.hbm_free < before.telemetry.hbm_free ||
            after.telemetry.contexts > before.telemetry.contexts;
   };
-  for (Deadline deadline(400ms); behind() && !deadline.passed() && !state_->expected.hbm;
-       std::this_thread::yield())
-    after = take_snapshot(device());
+  if (behind() && !state_->expected.hbm)
+    seen_within(400ms, [&] {
+      after = take_snapshot(device());
+      return !behind();
+    });
   session.send({{"type", "snapshot"}, {"when", "after"}, {"data", to_json(after)}});
   if (after.telemetry.all_ones && caps().has(Cap::registers) && device().read_register(KZ_REG_MAGIC) == ~0u)
     throw Error({.code = Errc::gone,

@@ -9,6 +9,7 @@
 #include "shim/uapi/kz_regs.h"
 #include "shim/uapi/kz_telemetry.h"
 #include "tests/harness/diagnose.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/snapshot.h"
 #include "tests/harness/test.h"
 
@@ -52,7 +53,9 @@ KZ_TEST(identify, registers,
     }
   EXPECT_EQ(caps().limits.hbm_bytes, size);
   // Unlisted offsets read zero, a scratch register keeps what is written.
-  EXPECT_EQ(read(0x0ff0), 0u);
+  if (caps().has(Cap::raw_registers)) {
+    EXPECT_EQ(read(0x0ff0), 0u);
+  }
   for (uint32_t value : {0x5a5aa5a5u, 0u}) {
     device().write_register(KZ_REG_SCRATCH, value);
     EXPECT_EQ(read(KZ_REG_SCRATCH), value);
@@ -115,11 +118,12 @@ KZ_TEST(identify, telemetry_moves,
   }
   Telemetry now = first;
   bool block = false, beat = false;
-  for (Deadline watch(1500ms); !(block && beat) && !watch.passed(); std::this_thread::yield()) {
+  seen_within(1500ms, [&] {
     now = device().telemetry();
     block |= now.device_ns && now.device_ns != first.device_ns;
     beat |= now.heartbeat && now.heartbeat != first.heartbeat;
-  }
+    return block && beat;
+  });
   if (!block && first.device_ns) {
     evidence(ev::telemetry, {{"what", "frozen"}, {"field", "device_ns"}});
     ADD_FAILURE() << "the telemetry block did not change for 1.5 s";

@@ -4,13 +4,13 @@
 #include <thread>
 
 #include "shim/base/error.h"
+#include "tests/harness/host_load.h"
 
 namespace kz::test {
 
 uint64_t settled_free(Device& device, uint64_t want) {
   uint64_t now = device.telemetry().hbm_free.value_or(0);
-  for (Deadline watch(400ms); now < want && !watch.passed(); std::this_thread::yield())
-    now = device.telemetry().hbm_free.value_or(0);
+  seen_within(400ms, [&] { return (now = device.telemetry().hbm_free.value_or(0)) >= want; });
   return now;
 }
 

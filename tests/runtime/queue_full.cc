@@ -6,6 +6,7 @@
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
+#include "tests/harness/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::test {
@@ -43,7 +44,7 @@ KZ_TEST(queue, overflow,
                     "and loses none",
          .level = 4,
          .labels = {"destructive"},
-         .needs = {Cap::raw_commands, Cap::registers, Cap::reset_queue, Cap::hbm_alloc}}) {
+         .needs = {Cap::raw_commands, Cap::raw_registers, Cap::reset_queue, Cap::hbm_alloc}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 2, .interrupts = false}, false);
   auto bystander = open_queue(*context);
@@ -57,12 +58,12 @@ KZ_TEST(queue, overflow,
   for (int i = 0; i < kExtra; ++i) queue->overfill({cmd::Nop{}});
   uint32_t state = 0;
   size_t seen = 0;
-  for (Deadline watch(1s); !watch.passed(); std::this_thread::yield()) {
+  seen_within(1s, [&] {
     state = queue_register(device(), *queue, KZ_Q_STATE);
-    if ((state & 0xff) == KZ_QSTATE_ERROR) break;
+    if ((state & 0xff) == KZ_QSTATE_ERROR) return true;
     seen += queue->poll().size();
-    if (seen == queue->depth() + kExtra) break;
-  }
+    return seen == queue->depth() + kExtra;
+  });
   const bool stopped = (state & 0xff) == KZ_QSTATE_ERROR && ((state >> 8) & 0xff) == KZ_QERR_OVERFLOW;
   const bool held = seen == queue->depth() + kExtra &&
                     queue->audit().duplicate_completion + queue->audit().unknown_completion == 0;
@@ -82,7 +83,7 @@ KZ_TEST(queue, overflow,
 KZ_TEST(queue, unread_completions,
         {.meaning = "the device does not write over completions that were not consumed",
          .level = 4,
-         .needs = {Cap::queues, Cap::registers, Cap::timestamp}}) {
+         .needs = {Cap::queues, Cap::raw_registers, Cap::timestamp}}) {
   auto context = device().create_context();
   auto queue = open_queue(*context, {.order = 3, .interrupts = false});
   for (int round = 0; round < 20; ++round) {
@@ -90,8 +91,8 @@ KZ_TEST(queue, unread_completions,
     while (queue->outstanding() < queue->depth())
       queue->submit({.work = cmd::Timestamp{}, .fence = true}, true);
     queue->ring();
-    for (Deadline watch(2s); !watch.passed(); std::this_thread::yield())
-      if (queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before >= queue->depth()) break;
+    seen_within(2s,
+                [&] { return queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before >= queue->depth(); });
     EXPECT_EQ(queue_register(device(), *queue, KZ_Q_CQ_TAIL) - before, queue->depth());
     const auto done = finish(*queue);
     ASSERT_EQ(done.size(), queue->depth());
@@ -136,7 +137,7 @@ KZ_TEST(queue, bad_setup,
                     "harms no other",
          .level = 4,
          .labels = {"destructive"},
-         .needs = {Cap::registers, Cap::queues}}) {
+         .needs = {Cap::raw_registers, Cap::queues}}) {
   auto context = device().create_context();
   auto good = open_queue(*context);
   auto ring = device().dma_buffer({.size = {16384}});
@@ -164,10 +165,10 @@ KZ_TEST(queue, bad_setup,
     put(KZ_Q_ORDER, s.order), put(KZ_Q_VECTOR, s.vector), put(KZ_Q_CONTEXT, s.ctx);
     put(KZ_Q_CTRL, KZ_QCTRL_ENABLE);
     uint32_t state = 0;
-    for (Deadline watch(1s); !watch.passed(); std::this_thread::yield()) {
+    seen_within(1s, [&] {
       state = device().read_register(block_at + KZ_Q_STATE);
-      if ((state & 0xff) != KZ_QSTATE_OFF) break;
-    }
+      return (state & 0xff) != KZ_QSTATE_OFF;
+    });
     if ((state & 0xff) != KZ_QSTATE_ERROR || ((state >> 8) & 0xff) != KZ_QERR_BAD_CONFIG) {
       evidence(ev::status_wrong, {{"command", std::string("enable a queue with ") + s.what},
                                   {"expected", "BAD_CONFIG"},

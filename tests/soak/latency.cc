@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "shim/base/fd.h"
@@ -18,7 +19,11 @@ namespace {
 constexpr double kLatencySeconds = 8;
 constexpr uint64_t kLen = uint64_t{1} << 20;
 constexpr int kBlocks = 8;
-constexpr double kMostBusy = 0.25;   // of the commands
+constexpr double kMostBusy = 0.25;  // of the commands
+// A thread of ours that waits so long for a processor says that something takes them which this kernel does
+// not see: in a virtual machine, the host's other work. It also delays the device's model and its interrupts,
+// at other moments.
+constexpr double kStallUs = 10000;
 constexpr double kWorstRate = 5e-4;  // of jumps among the commands
 
 double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
@@ -65,6 +70,10 @@ class Control {
 struct Times {
   std::vector<double> device, host;
   std::vector<bool> busy;  // the host, while the command ran
+  size_t stalled = 0;      // commands in whose time the control waited long
+  double busy_share() const {
+    return static_cast<double>(std::ranges::count(busy, true)) / static_cast<double>(device.size());
+  }
 };
 
 // Jumps far above the median, and in how many eighths of the run there are some. Those in a time in which
@@ -124,27 +133,60 @@ std::vector<double> quartiles(const std::vector<double>& times, size_t windows) 
   return out;
 }
 
-void judge_trend(const Times& t) {
+// How a command's time went over a stretch: in itself and beside the host, as shares of where it `started`.
+struct Trend {
+  double started, started_beside;
+  double rise, rise_beside;
+  bool rising = false;
+};
+
+// `first`: the stretch before this one, against whose start the rise is measured. Nothing: too few commands.
+std::optional<Trend> trend_of(const Times& t, const Trend* first = nullptr) {
   constexpr size_t kWindows = 32;
-  if (t.device.size() < kWindows * 20) return;
+  if (t.device.size() < kWindows * 20) return std::nullopt;
   const auto device = quartiles(t.device, kWindows), host = quartiles(t.host, kWindows);
   std::vector<double> at(kWindows), relative(kWindows);
   for (size_t w = 0; w < kWindows; ++w)
     at[w] = static_cast<double>(w) / (kWindows - 1), relative[w] = device[w] / std::max(host[w], 1.0);
   const Slope own = theil_sen(at, device), beside = theil_sen(at, relative);
-  const double start = median({device.begin(), device.begin() + 4}),
-               start_beside = median({relative.begin(), relative.begin() + 4});
-  metric("soak.latency_rise", own.slope / start, "ratio");
-  metric("soak.latency_rise_beside_host", beside.slope / start_beside, "ratio");
-  // Over the whole run, in itself and beside the host, and not just until something was warm.
-  if (!own.rising() || !beside.rising() || own.low / start < 0.08 || beside.low / start_beside < 0.05) return;
-  if (!climbs_without_end(at, device, 0.1 * start)) return;
+  Trend trend{
+      .started = first ? first->started : median({device.begin(), device.begin() + 4}),
+      .started_beside = first ? first->started_beside : median({relative.begin(), relative.begin() + 4})};
+  trend.rise = own.slope / trend.started, trend.rise_beside = beside.slope / trend.started_beside;
+  // Over the whole stretch, in itself and beside the host, and not just until something was warm.
+  trend.rising = own.rising() && beside.rising() && own.low / trend.started >= 0.08 &&
+                 beside.low / trend.started_beside >= 0.05 &&
+                 climbs_without_end(at, device, 0.1 * trend.started);
+  return trend;
+}
+
+// What creeps goes on creeping: a rise is judged when a second stretch, as long as the first, rises as well.
+// Once is not enough, since a hypervisor can move a processor or its caches and let nobody inside see it.
+template <class Measure>
+void judge_trend(const Times& t, Measure&& measure_again) {
+  const auto first = trend_of(t);
+  if (!first) return;
+  metric("soak.latency_rise", first->rise, "ratio");
+  metric("soak.latency_rise_beside_host", first->rise_beside, "ratio");
+  if (!first->rising) return;
+  const Times again = measure_again();
+  if (const double busy = again.busy_share(); busy > kMostBusy) {
+    if (::testing::Test::HasFailure()) return;
+    skip(fmt::format("the time of a command rose by {:.0f}%, but the host was too busy to see it go on",
+                     100 * first->rise));
+  }
+  const auto second = trend_of(again, &*first);
+  if (second) {
+    metric("soak.latency_rise.again", second->rise, "ratio");
+    metric("soak.latency_rise_beside_host.again", second->rise_beside, "ratio");
+    if (!second->rising) return;
+  }
+  const double rise = first->rise + (second ? second->rise : 0);
   evidence(ev::slow, {{"what", "trend"},
-                      {"value", start + own.slope},
-                      {"reference", start},
-                      {"ratio", 1 + own.slope / start}});
-  ADD_FAILURE() << "the time of a command rose by " << 100 * own.slope / start
-                << "% over the run and goes on rising";
+                      {"value", first->started * (1 + rise)},
+                      {"reference", first->started},
+                      {"ratio", 1 + rise}});
+  ADD_FAILURE() << "the time of a command rose by " << 100 * rise << "% over the run and goes on rising";
 }
 
 }  // namespace
@@ -159,27 +201,44 @@ KZ_TEST(soak, latency,
   auto queue = open_queue(*context, {.order = 2});
   auto hbm = context->alloc({kLen});
   Control control;
-  Times t;
   HostLoad load;
   run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, 1}});
-  const auto start = Clock::now();
-  while (us(Clock::now() - start) < 1e6 * kLatencySeconds * scale()) {
-    const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
-    t.device.push_back(us(done.seen - done.submitted));
-    t.host.push_back(control.once());
-    if (const auto share = load.share()) t.busy.resize(t.device.size(), *share >= HostLoad::busy);
-  }
+  const auto measure = [&] {
+    Times t;
+    double worst_wait = 0;  // of the control, since the load was last read
+    const auto start = Clock::now();
+    while (us(Clock::now() - start) < 1e6 * kLatencySeconds * scale()) {
+      const Completion done = run_good(*queue, {cmd::Fill{at(hbm->addr()), kLen, t.device.size()}});
+      t.device.push_back(us(done.seen - done.submitted));
+      t.host.push_back(control.once());
+      worst_wait = std::max(worst_wait, t.host.back());
+      if (const auto share = load.share()) {
+        if (worst_wait >= kStallUs) t.stalled += t.device.size() - t.busy.size();
+        t.busy.resize(t.device.size(), *share >= HostLoad::busy || worst_wait >= kStallUs);
+        worst_wait = 0;
+      }
+    }
+    return t;
+  };
+  const Times t = measure();
   report_summary("soak.fill_1mib", summarize(t.device), "us");
   report_summary("soak.host", summarize(t.host), "us");
-  const double busy = static_cast<double>(std::count(t.busy.begin(), t.busy.end(), true)) /
-                      static_cast<double>(t.device.size());
+  const double busy = t.busy_share();
   metric("soak.host_busy", busy, "ratio");
+  const double stalled = static_cast<double>(t.stalled) / static_cast<double>(t.device.size());
+  metric("soak.host_stalled", stalled, "ratio");
+  if (stalled > kMostBusy)
+    skip(
+        fmt::format("the host was too busy to judge delays: in {:.0f}% of the time a thread of ours waited "
+                    "{:.0f} ms or more "
+                    "for a processor",
+                    100 * stalled, kStallUs / 1000));
   judge_tail(t);
-  if (busy <= kMostBusy) return judge_trend(t);
+  if (busy <= kMostBusy) return judge_trend(t, measure);
   // What was seen in the quiet rest stands; but creeping and rare delays may have hidden in what was busy.
   if (!::testing::Test::HasFailure())
     skip(fmt::format(
-        "the host was too busy to judge delays: other work waited for a processor in {:.0f}% of the time",
+        "the host was too busy to judge delays: work waited for a processor in {:.0f}% of the time",
         100 * busy));
 }
 

@@ -142,5 +142,29 @@ TEST(HarnessHostLoad, SeesThatProcessorsAreFoughtOver) {
     EXPECT_EQ(*share, 0) << "nothing is known of the host";
 }
 
+TEST(SeenWithin, EndsAsSoonAsItIsSeen) {
+  const Deadline soon(5s);
+  int looks = 0;
+  EXPECT_TRUE(seen_within(60s, [&] { return ++looks == 3; }));
+  EXPECT_FALSE(soon.passed());
+  EXPECT_EQ(looks, 3);
+}
+
+TEST(SeenWithin, GivesTheWholeBudgetAndEndsOnABusyHostToo) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> neighbours;
+  for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
+    neighbours.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  const Deadline clock(60s);
+  EXPECT_FALSE(seen_within(300ms, [] { return false; }));
+  EXPECT_GE(clock.elapsed(), 300ms);
+  EXPECT_LT(clock.elapsed(), 20s);
+  stop = true;
+  for (auto& n : neighbours) n.join();
+}
+
 }  // namespace
 }  // namespace kz::test

@@ -102,6 +102,14 @@ TEST_F(JournalTest, OneWriterAtATime) {
   EXPECT_EQ(read_journal(dir_).records.size(), 2u);
 }
 
+TEST_F(JournalTest, ADeletedJournalIsNoticedAtTheNextDurableRecord) {
+  JournalWriter w(dir_, JournalWriter::Mode::create);
+  w.write({{"type", "a"}}, true);
+  fs::remove_all(dir_);
+  EXPECT_THAT(message_of([&] { w.write({{"type", "b"}}, true); }), HasSubstr("somebody deleted it"));
+  EXPECT_THAT(message_of([&] { w.write({{"type", "c"}}); }), HasSubstr("failed before"));
+}
+
 TEST_F(JournalTest, AppendingCutsATornLineAndGoesOnCounting) {
   {
     JournalWriter w(dir_, JournalWriter::Mode::create);
@@ -119,17 +127,29 @@ TEST_F(JournalTest, AppendingCutsATornLineAndGoesOnCounting) {
   EXPECT_EQ(j.records[3]["seq"], 3);
 }
 
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &old_);
+    const rlimit few = {most, old_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~DescriptorLimit() { ::setrlimit(RLIMIT_NOFILE, &old_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit old_{};
+};
+
 TEST_F(JournalTest, WhatCannotBeOpenedIsNotCut) {
   { JournalWriter(dir_, JournalWriter::Mode::create).write({{"type", "a"}}); }
   std::string before = bytes();
   int free = ::dup(0);
   ::close(free);
-  rlimit old, few;
-  ::getrlimit(RLIMIT_NOFILE, &old);
-  few = {static_cast<rlim_t>(free) + 1, old.rlim_max};  // for the lock, not for the journal
-  ::setrlimit(RLIMIT_NOFILE, &few);
-  std::string message = message_of([&] { JournalWriter(dir_, JournalWriter::Mode::append); });
-  ::setrlimit(RLIMIT_NOFILE, &old);
+  std::string message = message_of([&] {
+    DescriptorLimit few(static_cast<rlim_t>(free) + 1);  // for the lock, not for the journal; over when we look
+    JournalWriter(dir_, JournalWriter::Mode::append);
+  });
   EXPECT_THAT(message, HasSubstr("journal.jsonl"));
   EXPECT_EQ(bytes(), before);
 }

@@ -106,7 +106,7 @@ TEST(OpenDevice, SaysWhatIsNotThere) {
     Errc code;
   } const table[] = {
       {"vfio:0000:01:00.0", Errc::unsupported},
-      {"dev:/dev/kz0", Errc::unsupported},
+      {"dev:/dev/kz-no-such-node", Errc::not_found},
       {"adapter:acme", Errc::unsupported},
       {"vfio-user:/nonexistent/x.sock", Errc::not_found},
       {"pci:zz:00.0", Errc::usage},

@@ -186,7 +186,12 @@ void JournalWriter::write(nlohmann::json record, bool durable) {
   std::string line = finished_line(std::move(record));
   keep_room(line.size());
   put(line);
-  if (durable && ::fdatasync(file_.fd) != 0) fail("sync " + path_, errno);
+  if (!durable) return;
+  if (::fdatasync(file_.fd) != 0) fail("sync " + path_, errno);
+  struct stat now{};
+  if (::fstat(file_.fd, &now) != 0 || now.st_nlink > 0) return;
+  failed_ = true;
+  throw JournalError(path_ + ": somebody deleted it while the run wrote it, and what ran is lost; start again");
 }
 
 void JournalWriter::put(const std::string& line) {

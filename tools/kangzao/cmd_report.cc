@@ -4,7 +4,9 @@
 
 #include <cstdlib>
 
+#include "tools/journal/writer.h"
 #include "tools/kangzao/commands.h"
+#include "tools/kangzao/load/document.h"
 #include "tools/kangzao/run_output.h"
 #include "tools/report/compare.h"
 #include "tools/report/formats.h"
@@ -19,6 +21,26 @@ std::string dump(const nlohmann::json& j) {
 
 TerminalStyle style() {
   return {.colour = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr};
+}
+
+RunSummary run_of(const Journal& journal, const std::string& path) {
+  RunSummary run = summarize(journal);
+  if (!run.device.empty()) return run;
+  throw JournalError(fmt::format(
+      "read run {}: no record says what it was started on; that is not the journal of a run", path));
+}
+
+RunSummary read_run(const std::string& path) { return run_of(read_journal(path), path); }
+
+bool is_load(const Journal& journal) { return text_of(journal.records.front(), "type") == "load-start"; }
+
+// The result that a load left, as it was printed then.
+void report_load(const Journal& journal, bool json, const std::string& output) {
+  for (const auto& record : journal.records) {
+    if (text_of(record, "type") != "load-result") continue;
+    return write_output(json ? dump(record) : load_table(record), output);
+  }
+  write_output("the load was cut off, or still runs: its journal has no result\n", output);
 }
 
 }  // namespace
@@ -55,7 +77,13 @@ void add_report(CLI::App& app, int& exit_status) {
       ->excludes(junit);
   sub->add_option("--output", a->output, "write to this file, which must not exist yet");
   sub->callback([a, &exit_status] {
-    RunSummary run = summarize(read_journal(a->run));
+    Journal journal = read_journal(a->run);
+    if (is_load(journal)) {
+      report_load(journal, a->json, a->output);
+      exit_status = 0;
+      return;
+    }
+    RunSummary run = run_of(journal, a->run);
     TerminalStyle look = a->output.empty() ? style() : TerminalStyle{};
     write_output(a->json    ? dump(to_json(run))
                  : a->junit ? to_junit(run)
@@ -85,8 +113,8 @@ void add_compare(CLI::App& app, int& exit_status) {
       ->check(CLI::NonNegativeNumber);
   sub->add_flag("--json", a->json, "one JSON document");
   sub->callback([a, &exit_status] {
-    RunSummary before = summarize(read_journal(a->before));  // first: its error is the one to hear
-    Comparison c = compare(before, summarize(read_journal(a->after)), a->threshold);
+    RunSummary before = read_run(a->before);  // first: its error is the one to hear
+    Comparison c = compare(before, read_run(a->after), a->threshold);
     write_output(a->json ? dump(to_json(c)) : to_terminal(c), "");
     exit_status = c.same() ? 0 : 1;
   });

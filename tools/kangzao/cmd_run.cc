@@ -8,6 +8,7 @@
 
 #include "tools/kangzao/commands.h"
 #include "tools/kangzao/numbers.h"
+#include "tools/kangzao/run_folder.h"
 #include "tools/kangzao/run_output.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
@@ -18,26 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t longest_socket = sizeof(sockaddr_un::sun_path) - 1;
-
-// runs/20261202-041300-a1b2c3
-std::string new_run_directory() {
-  char when[32];
-  time_t now = ::time(nullptr);
-  tm utc;
-  ::gmtime_r(&now, &utc);
-  ::strftime(when, sizeof when, "%Y%m%d-%H%M%S", &utc);
-  return fmt::format("runs/{}-{:06x}", when, std::random_device{}() & 0xffffff);
-}
-
-// Replaced in one step, so that a reader never finds it missing.
-void point_latest(const std::string& directory) {
-  fs::path link = fs::path(directory).parent_path() / "latest",
-           fresh = link.string() + "." + std::to_string(::getpid());
-  std::error_code ec;
-  fs::create_symlink(fs::path(directory).filename(), fresh, ec);
-  if (!ec) fs::rename(fresh, link, ec);
-  if (ec) fs::remove(fresh, ec);
-}
 
 // So that the run can be taken up, or a test run again, from another folder.
 std::string with_absolute_paths(const std::string& device) {
@@ -132,6 +113,10 @@ void add_resume(CLI::App& app, int& exit_status) {
   sub->add_flag("--json", *json, "result as one JSON document on standard output");
   sub->callback([=, &exit_status] {
     catch_signals();
+    if (is_lab_run(*directory)) {
+      exit_status = resume_lab(*directory, *json);
+      return;
+    }
     exit_status = print_run(Runner::resume(*directory, *json)->go(), *directory, *json);
   });
 }

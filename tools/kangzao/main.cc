@@ -39,10 +39,11 @@ int guarded(int argc, char** argv) {
   app.footer(
       "Examples:\n  kangzao run                               quick profile on a software TPU\n"
       "  kangzao ls --all                          what this machine has\n"
+      "  kangzao load docs/load-examples/mixed.load  load a device and account for every command\n"
       "  kangzao run --device pci:0000:01:00.0     what can be said of a real device");
   int status = 0;
   for (auto add : {kz::add_ls, kz::add_list, kz::add_run, kz::add_resume, kz::add_report, kz::add_compare,
-                   kz::add_gauntlet, kz::add_changes, kz::add_internal})
+                   kz::add_gauntlet, kz::add_load, kz::add_lab, kz::add_changes, kz::add_internal})
     add(app, status);
   std::vector<std::string> known;
   for (auto* command : app.get_subcommands({})) known.push_back(command->get_name());

@@ -188,7 +188,8 @@ static void t_accounts(void)
 	CHECK(s.submitted, 1);
 	CHECK(s.completed, 1);
 	CHECK(s.outstanding, 0);
-	CHECK(s.unknown_cid + s.wrong_queue + s.bad_sq_head + s.lost, 0);
+	CHECK(s.entries, 1);
+	CHECK(s.unknown_cid + s.repeated_cid + s.wrong_queue + s.bad_sq_head + s.lost, 0);
 	b.handle = d.host >> KZ_HOST_SHIFT;
 	CHECK(call(d.fd, KZ_IOC_BUF_UNREGISTER, &b), 0);
 	memset(&i, 0, sizeof(i));

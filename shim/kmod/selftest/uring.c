@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* io_uring commands: results, back-pressure, rings and processes that go away. */
+#include <dirent.h>
 #include <errno.h>
 #include <liburing.h>
 #include <signal.h>
@@ -147,45 +148,154 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* Prices, for the record: an empty command, and a NOP of the device at a depth of 32, by io_uring and by ioctl. */
-static void t_rate(void)
+/* Fenced commands end in order, and so does what the ring says. */
+static void t_order(void)
 {
-	enum { ROUNDS = 200, BATCH = 32 };
-	struct kz_cmd nops[BATCH] = { { 0 } };
-	struct kz_done done[BATCH];
-	double t0, t1, t2, t3;
+	struct kz_cmd stamp = { .opcode = KZ_OP_TIMESTAMP, .flags = KZ_CMD_FENCE };
+	struct io_uring_cqe *cqe;
+	unsigned int round, i;
 	struct io_uring ring;
-	unsigned int i, j;
+	uint64_t last = 0;
 	struct dev d;
-	uint32_t n;
 
 	dev_open(&d);
 	CHECK(ring_open(&ring, 64), 0);
-	t0 = now();
+	for (round = 0; round < 100 && !failures; round++) {
+		for (i = 0; i < 32; i++)
+			prep(&ring, &d, KZ_URING_SUBMIT, &stamp, 0, 1 + i);
+		CHECK(io_uring_submit_and_wait(&ring, 32), 32);
+		for (i = 0; i < 32; i++) {
+			if (io_uring_wait_cqe(&ring, &cqe))
+				break;
+			CHECK(cqe->res, KZ_ST_OK);
+			CHECK(cqe->user_data, 1 + i);
+			CHECK(cqe->big_cqe[0] >= last, 1);
+			last = cqe->big_cqe[0];
+			io_uring_cqe_seen(&ring, cqe);
+		}
+	}
+	io_uring_queue_exit(&ring);
+	dev_close(&d);
+}
+
+/* Two rings of one task on one queue, of which only the second is waited for: the first one's must not hold it up. */
+static void t_two_rings(void)
+{
+	unsigned int flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32, round, i;
+	struct kz_cmd nop = { 0 };
+	struct io_uring idle, ring;
+	struct dev d;
+
+	dev_open(&d);
+	if (io_uring_queue_init(64, &idle, flags | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN))
+		CHECK(io_uring_queue_init(64, &idle, flags), 0);
+	CHECK(ring_open(&ring, 64), 0);
+	for (round = 0; round < 20 && !failures; round++) {
+		for (i = 0; i < 8; i++) {
+			prep(&idle, &d, KZ_URING_SUBMIT, &nop, 0, i);
+			CHECK(io_uring_submit(&idle), 1);
+			prep(&ring, &d, KZ_URING_SUBMIT, &nop, 0, i);
+			CHECK(io_uring_submit(&ring), 1);
+		}
+		for (i = 0; i < 8; i++)
+			CHECK(next(&ring, NULL), KZ_ST_OK);
+		for (i = 0; i < 8; i++)
+			CHECK(next(&idle, NULL), KZ_ST_OK);
+	}
+	io_uring_queue_exit(&ring);
+	io_uring_queue_exit(&idle);
+	dev_close(&d);
+}
+
+/* Threads that io_uring has made for this process because something would have waited. */
+static unsigned int workers(void)
+{
+	char path[64], comm[32];
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *t;
+	unsigned int n = 0;
+	FILE *f;
+
+	while (tasks && (t = readdir(tasks))) {
+		snprintf(path, sizeof(path), "/proc/self/task/%.16s/comm", t->d_name);
+		f = fopen(path, "r");
+		n += f && fgets(comm, sizeof(comm), f) && !strncmp(comm, "iou-wrk", 7);
+		if (f)
+			fclose(f);
+	}
+	if (tasks)
+		closedir(tasks);
+	return n;
+}
+
+enum { ROUNDS = 200, BATCH = 32 };
+
+/* ns for one of ROUNDS x BATCH, all of a batch at once. */
+static double by_ring(struct io_uring *ring, struct dev *d, uint32_t op, unsigned int *most)
+{
+	struct kz_cmd nop = { 0 };
+	unsigned int i, j, n;
+	double start = now();
+
 	for (i = 0; i < ROUNDS; i++) {
 		for (j = 0; j < BATCH; j++)
-			prep(&ring, &d, KZ_URING_NOP, NULL, 0, j);
-		io_uring_submit_and_wait(&ring, BATCH);
+			prep(ring, d, op, &nop, 0, j);
+		io_uring_submit_and_wait(ring, BATCH);
 		for (j = 0; j < BATCH; j++)
-			CHECK(next(&ring, NULL), 0);
+			CHECK(next(ring, NULL), 0);
+		if (i % 50 == 0) {
+			n = workers();
+			*most = n > *most ? n : *most;
+		}
 	}
-	t1 = now();
-	for (i = 0; i < ROUNDS; i++) {
-		for (j = 0; j < BATCH; j++)
-			prep(&ring, &d, KZ_URING_SUBMIT, &nops[0], 0, j);
-		io_uring_submit_and_wait(&ring, BATCH);
-		for (j = 0; j < BATCH; j++)
-			CHECK(next(&ring, NULL), 0);
+	return (now() - start) * 1e9 / ROUNDS / BATCH;
+}
+
+/* The same by ioctl: a batch in one call where `batch`, else two calls a command. */
+static double by_ioctl(struct dev *d, unsigned int batch)
+{
+	struct kz_cmd nops[BATCH] = { { 0 } };
+	struct kz_done done[BATCH];
+	double start = now();
+	unsigned int i;
+	uint32_t n;
+
+	for (i = 0; i < ROUNDS * BATCH / batch; i++) {
+		CHECK(submit(d, nops, batch, NULL), 0);
+		CHECK(reap(d->fd, d->queue, done, batch, batch, 20000000000ll, &n), 0);
+		CHECK(n, batch);
 	}
-	t2 = now();
-	for (i = 0; i < ROUNDS; i++) {
-		CHECK(submit(&d, nops, BATCH, NULL), 0);
-		CHECK(reap(d.fd, d.queue, done, BATCH, BATCH, 20000000000ll, &n), 0);
-		CHECK(n, BATCH);
+	return (now() - start) * 1e9 / ROUNDS / BATCH;
+}
+
+/* Prices, for the record: a command that ends at once, and a NOP of the device, by io_uring and by ioctl. */
+static void t_rate(void)
+{
+	unsigned int flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32, most = 0, i;
+	double empty, ring_nop, call_empty, call_nop, call_single;
+	struct kz_info info;
+	struct io_uring ring;
+	struct dev d;
+
+	dev_open(&d);
+	if (io_uring_queue_init(64, &ring, flags | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN))
+		CHECK(io_uring_queue_init(64, &ring, flags), 0);
+	empty = by_ring(&ring, &d, KZ_URING_NOP, &most);
+	ring_nop = by_ring(&ring, &d, KZ_URING_SUBMIT, &most);
+	call_empty = now();
+	for (i = 0; i < ROUNDS * BATCH; i++) {
+		memset(&info, 0, sizeof(info));
+		info.argsz = sizeof(info);
+		CHECK(call(d.fd, KZ_IOC_INFO, &info), 0);
 	}
-	t3 = now();
-	printf("  io_uring empty %.0f ns, io_uring NOP %.0f ns, ioctl NOP %.0f ns each\n",
-	       (t1 - t0) * 1e9 / ROUNDS / BATCH, (t2 - t1) * 1e9 / ROUNDS / BATCH, (t3 - t2) * 1e9 / ROUNDS / BATCH);
+	call_empty = (now() - call_empty) * 1e9 / ROUNDS / BATCH;
+	call_nop = by_ioctl(&d, BATCH);
+	call_single = by_ioctl(&d, 1);
+	printf("  ends at once: io_uring %.0f ns, ioctl %.0f ns, ratio %.2f\n", empty, call_empty, call_empty / empty);
+	printf("  NOP of the device, 32 at once: io_uring %.0f ns, ioctl %.0f ns, ratio %.2f; one by one: ioctl %.0f ns\n",
+	       ring_nop, call_nop, call_nop / ring_nop, call_single);
+	printf("  io-wq workers: %u\n", most);
+	CHECK(most, 0);
 	io_uring_queue_exit(&ring);
 	dev_close(&d);
 }
@@ -232,6 +342,8 @@ const struct test uring_tests[] = {
 	{ "uring.result", t_result },
 	{ "uring.short_entry", t_short_entry },
 	{ "uring.full", t_full },
+	{ "uring.order", t_order },
+	{ "uring.two_rings", t_two_rings },
 	{ "uring.rate", t_rate },
 	{ "uring.going_away", t_going_away },
 	{ NULL, NULL }

@@ -33,6 +33,8 @@ std::vector<int> levels_of(const std::vector<TestDeclaration>& tests, const Sele
   return {levels.begin(), levels.end()};
 }
 
+}  // namespace
+
 void create_run_directory(const std::string& directory) {
   std::error_code ec;
   bool existed = fs::exists(directory, ec);
@@ -44,8 +46,6 @@ void create_run_directory(const std::string& directory) {
   if (ec) throw JournalError(fmt::format("create output {}: {}", directory, ec.message()));
   for (fs::path made = directory; made != old; made = made.parent_path()) sync_folder(made.parent_path());
 }
-
-}  // namespace
 
 bool is_unclean(Verdict v) { return is_failure(v) || v == Verdict::warn; }
 

@@ -119,6 +119,9 @@ class Runner {
 // Something to look at: a failure, or a warn.
 bool is_unclean(Verdict v);
 
+// Makes the folder of a run, which must be new or empty, lasting beyond a crash. Throws JournalError.
+void create_run_directory(const std::string& directory);
+
 // Set by SIGINT and SIGTERM after catch_signals().
 bool told_to_stop();
 void catch_signals();

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// The same load without a device: reads of a file, commands to a character device, or nothing at all, straight
+// through io_uring. It shows what the generator and the kernel's path cost by themselves.
+#pragma once
+
+#include <liburing.h>
+
+#include <vector>
+
+#include "shim/base/fd.h"
+#include "shim/load/arrivals.h"
+#include "shim/load/ledger.h"
+
+namespace kz::load {
+
+class HostWorker {
+ public:
+  HostWorker(const Job& job, const WorkerId& id, Ledger& ledger, size_t index);
+  ~HostWorker();
+  HostWorker(const HostWorker&) = delete;
+
+  // Both in the worker's own thread, to which its ring belongs. prepare() throws Error.
+  void prepare();
+  void run(Clock::time_point start) noexcept;
+
+ private:
+  void open_target();
+  void set_up_ring();
+  void write_entries();
+  void loop(int64_t start, int64_t end);
+  void set(uint32_t at, uint32_t slot);
+  unsigned put(int64_t now, int64_t start, int64_t end);
+  void enter(unsigned fresh, unsigned wait_for, int64_t longest_ns);
+  void reap(int64_t now);
+  void note_failure(int32_t result);
+  void note_due(int64_t now, int64_t start, int64_t end, bool at_end);
+
+  const Job& job_;
+  Ledger& ledger_;
+  const size_t index_;
+  WorkerAccount& account_;
+  OpAccount& book_;
+  Schedule due_, next_;
+
+  io_uring ring_{};
+  bool ring_is_there_ = false, registered_ring_ = false, fixed_file_ = false;
+  Fd fd_;
+  uint64_t blocks_ = 0;  // of the file
+  uint32_t block_bytes_ = 0;
+  int32_t good_result_ = 0;
+  std::byte* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  uint64_t random_;
+  std::vector<int64_t> began_;   // of each slot, ns
+  std::vector<uint32_t> idle_;   // slots
+  unsigned under_way_ = 0;
+};
+
+}  // namespace kz::load
