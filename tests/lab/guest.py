@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A lab guest for checks: commands over its second serial line, its kernel log, what the host does to its device."""
+import base64
 import json
 import os
 import pathlib
@@ -70,7 +71,9 @@ class Guest:
         """Output of a command in the guest; GuestError for another exit status than 0, or no end in time."""
         self.words += 1
         mark = f"kz-mark-{self.words}"
-        self.agent.sendall(f"( {command}\n) 2>&1; echo {mark[:7]}''{mark[7:]} $?\n".encode())
+        # One line, because the guest reads lines; it has no prompt and no echo.
+        text = base64.b64encode(command.encode()).decode()
+        self.agent.sendall(f'sh -c "$(echo {text} | base64 -d)" </dev/null 2>&1; echo {mark} $?\n'.encode())
         got, end = b"", time.monotonic() + limit
         while True:
             found = re.search(rb"%s (\d+)\r?\n" % mark.encode(), got)
@@ -90,7 +93,7 @@ class Guest:
         return text
 
     def status(self, command, limit=60):
-        return int(self.sh(f"{command}; echo; echo status $?", limit, check=False).rsplit(" ", 1)[1])
+        return int(self.sh(f"{command}\necho status $?", limit, check=False).rsplit(" ", 1)[1])
 
     def read(self, path):
         return self.sh(f"cat {path}")

@@ -37,7 +37,8 @@ std::string content_of(const fs::path& file) {
 bool is_source(const fs::path& file) {
   static const std::vector<std::string> endings{".o", ".ko", ".mod", ".cmd", ".order", ".symvers"};
   std::string name = file.filename();
-  return !name.starts_with(".") && !name.ends_with(".mod.c") && std::ranges::count(endings, file.extension().string()) == 0;
+  return !name.starts_with(".") && !name.ends_with(".mod.c") &&
+         std::ranges::count(endings, file.extension().string()) == 0;
 }
 
 std::string module_in(const fs::path& folder) {
@@ -49,16 +50,22 @@ std::string module_in(const fs::path& folder) {
   return found.empty() ? "" : found.front();
 }
 
-std::vector<std::string> build_command(const Kernel& kernel, const std::string& sources, const std::string& to) {
-  if (kernel.from_root()) return {"/bin/sh", share_folder() + "/tools/lab/roots.sh", "build", kernel.name, sources, to};
+std::vector<std::string> build_command(const Kernel& kernel, const std::string& sources,
+                                       const std::string& to) {
+  if (kernel.from_root())
+    return {"/bin/sh", share_folder() + "/tools/lab/roots.sh", "build", kernel.name, sources, to};
   if (kernel.build.empty())
     throw Error({Errc::unsupported, "build a module for", kernel.image, "no build tree of this kernel",
                  "give --modules a folder with 'build' in it, or --driver a finished .ko", 0});
   // A copy, so that the sources stay clean; the sibling uapi comes along, as roots.sh does it.
-  return {"/bin/sh", "-ec",
-          "n=$(basename \"$1\"); cp -a \"$1/.\" \"$2/$n\"; [ ! -d \"$1/../uapi\" ] || cp -a \"$1/../uapi\" \"$2/\"; "
+  return {"/bin/sh",
+          "-ec",
+          "n=$(basename \"$1\"); cp -a \"$1/.\" \"$2/$n\"; [ ! -d \"$1/../uapi\" ] || cp -a \"$1/../uapi\" "
+          "\"$2/\"; "
           "exec make -C \"$0\" M=\"$2/$n\" modules",
-          kernel.build, sources, to};
+          kernel.build,
+          sources,
+          to};
 }
 
 }  // namespace
@@ -83,12 +90,14 @@ BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
   fs::path sources = fs::canonical(given);
   BuiltDriver built;
   if (fs::is_regular_file(sources)) {
-    if (sources.extension() != ".ko") throw Error({Errc::usage, "read --driver", given, "it is no .ko file and no folder", "", 0});
+    if (sources.extension() != ".ko")
+      throw Error({Errc::usage, "read --driver", given, "it is no .ko file and no folder", "", 0});
     built.module = sources;
     return built;
   }
   if (!fs::exists(sources / "Makefile") && !fs::exists(sources / "Kbuild"))
-    throw Error({Errc::usage, "read --driver", given, "no Makefile or Kbuild in it", "give the folder of the module's sources", 0});
+    throw Error({Errc::usage, "read --driver", given, "no Makefile or Kbuild in it",
+                 "give the folder of the module's sources", 0});
   auto hash = content_hash({sources, sources.parent_path() / "uapi"});
   fs::path place = fs::path(cache_folder()) / "lab/drivers" / fmt::format("{}-{:016x}", kernel.release, hash),
            fresh = place.string() + fmt::format(".{}", ::getpid());
@@ -98,7 +107,8 @@ BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
   fs::remove_all(fresh);
   fs::create_directories(fresh / sources.filename());
   Clock::time_point start = Clock::now();
-  Captured got = run_captured(build_command(kernel, sources, fresh), {}, build_limit, {.stop = [] { return told_to_stop(); }});
+  Captured got = run_captured(build_command(kernel, sources, fresh), {}, build_limit,
+                              {.stop = [] { return told_to_stop(); }});
   built.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   built.log = got.output + got.errors;
   if (got.timed_out) built.log += fmt::format("\nno end within {}\n", to_string(build_limit));

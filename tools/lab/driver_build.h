@@ -15,9 +15,9 @@ struct BuiltDriver {
   double seconds = 0;
 };
 
-// Builds the module whose sources are in `sources` for a kernel: in the role's root, or with the host's compiler
-// in the build tree of a given kernel. A .ko file is taken as it is. Throws Error(usage) for what holds no
-// Makefile or Kbuild, Error(unsupported) where there is nothing to build with.
+// Builds the module whose sources are in `sources` for a kernel: in the role's root, or with the host's
+// compiler in the build tree of a given kernel. A .ko file is taken as it is. Throws Error(usage) for what
+// holds no Makefile or Kbuild, Error(unsupported) where there is nothing to build with.
 BuiltDriver build_driver(const Kernel& kernel, const std::string& sources);
 
 // shim/kmod/selftest as a static program. Throws Error(unsupported) when it does not build.

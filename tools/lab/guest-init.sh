@@ -24,7 +24,7 @@ if ! mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=131072 host /
 fi
 cat /dev/kmsg >"$boot/kernel.log" 2>/dev/null &
 (while :; do cut -d' ' -f1 /proc/uptime >"$boot/alive"; sleep 1; done) &
-stty -F /dev/ttyS1 raw -echo 2>/dev/null && (while :; do setsid sh </dev/ttyS1 >/dev/ttyS1 2>&1; done) &
+stty -F /dev/ttyS1 raw -echo 2>/dev/null && (while read -r line; do eval "$line"; done </dev/ttyS1 >/dev/ttyS1 2>&1) &
 sh /lab/run
 sync
 poweroff -f

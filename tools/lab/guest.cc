@@ -63,10 +63,12 @@ Guest::Guest(const GuestSpec& spec, const Qemu& qemu, const std::string& acceler
   write_initrd(spec);
   try {
     if (spec.board == Board::softtpu)
-      softtpu_ = std::make_unique<SoftTpuProcess>(SoftTpuSpec{.options = spec.softtpu, .directory = sockets_});
+      softtpu_ =
+          std::make_unique<SoftTpuProcess>(SoftTpuSpec{.options = spec.softtpu, .directory = sockets_});
     SocketPair monitor, console;
     std::vector<std::string> argv = qemu.command;
-    for (auto& a : arguments(spec, accelerator, monitor.theirs.get(), spec.console ? console.theirs.get() : -1))
+    for (auto& a :
+         arguments(spec, accelerator, monitor.theirs.get(), spec.console ? console.theirs.get() : -1))
       argv.push_back(a);
     std::vector<int> keep{monitor.theirs.get()};
     if (spec.console) keep.push_back(console.theirs.get());
@@ -117,11 +119,22 @@ void Guest::write_initrd(const GuestSpec& spec) {
   initrd.finish();
 }
 
-std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::string& accelerator, int monitor, int console) {
+std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::string& accelerator, int monitor,
+                                          int console) {
   std::string machine = "q35,memory-backend=mem", memory = fmt::format("{}M", spec.memory_mib);
   // A panic resets at once; QEMU then holds still, so that the memory can be taken.
-  std::string append = "console=ttyS0 panic=-1 loglevel=5 log_buf_len=4M psi=1 rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 " + spec.append;
-  std::vector<std::string> args{"-object", (spec.shared_memory ? "memory-backend-memfd,id=mem,share=on,size=" : "memory-backend-ram,id=mem,size=") + memory, "-m", memory, "-smp", "2"};
+  std::string append =
+      "console=ttyS0 panic=-1 loglevel=5 log_buf_len=4M psi=1 rcupdate.rcu_cpu_stall_timeout=60 "
+      "watchdog_thresh=30 " +
+      spec.append;
+  std::vector<std::string> args{"-object",
+                                (spec.shared_memory ? "memory-backend-memfd,id=mem,share=on,size="
+                                                    : "memory-backend-ram,id=mem,size=") +
+                                    memory,
+                                "-m",
+                                memory,
+                                "-smp",
+                                "2"};
   auto add = [&](std::initializer_list<std::string> words) { args.insert(args.end(), words); };
   if (spec.iommu) {
     machine += ",kernel-irqchip=split";
@@ -130,13 +143,16 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   }
   add({"-machine", machine, "-accel", accelerator, "-cpu", accelerator == "kvm" ? "host" : "max"});
   // Hot-plug by the port itself: without this it shows no presence, and recovery of a fatal error fails.
-  add({"-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off", "-display", "none", "-nodefaults", "-action",
-       "reboot=shutdown,shutdown=pause"});
+  add({"-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off", "-display", "none", "-nodefaults",
+       "-action", "reboot=shutdown,shutdown=pause"});
   add({"-kernel", spec.kernel.image, "-initrd", directory_ + "/initrd", "-append", append});
   std::string log = directory_ + "/serial.log";
-  add({"-chardev", console < 0 ? "file,id=console,path=" + log : fmt::format("socket,id=console,fd={},logfile={}", console, log),
+  add({"-chardev",
+       console < 0 ? "file,id=console,path=" + log
+                   : fmt::format("socket,id=console,fd={},logfile={}", console, log),
        "-serial", "chardev:console"});
-  add({"-chardev", fmt::format("socket,id=agent,path={}/agent,server=on,wait=off", sockets_), "-serial", "chardev:agent"});
+  add({"-chardev", fmt::format("socket,id=agent,path={}/agent,server=on,wait=off", sockets_), "-serial",
+       "chardev:agent"});
   add({"-chardev", fmt::format("socket,id=lab,fd={}", monitor), "-qmp", "chardev:lab"});
   add({"-chardev", fmt::format("socket,id=control,path={}/control,server=on,wait=off", sockets_), "-qmp",
        "chardev:control"});
@@ -145,8 +161,12 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   if (spec.board != Board::none) add({"-device", "pcie-root-port,id=rp0,slot=1,chassis=1"});
   if (spec.board == Board::vfio) add({"-device", "vfio-pci,id=tpu0,bus=rp0,host=" + spec.target});
   if (spec.board == Board::softtpu || spec.board == Board::vfio_user) {
-    json device{{"driver", "vfio-user-pci"}, {"id", "tpu0"}, {"bus", "rp0"}, {"x-msg-timeout", spec.message_timeout_ms}};
-    device["socket"] = {{"type", "unix"}, {"path", softtpu_ ? softtpu_->socket() : fs::absolute(spec.target).string()}};
+    json device{{"driver", "vfio-user-pci"},
+                {"id", "tpu0"},
+                {"bus", "rp0"},
+                {"x-msg-timeout", spec.message_timeout_ms}};
+    device["socket"] = {{"type", "unix"},
+                        {"path", softtpu_ ? softtpu_->socket() : fs::absolute(spec.target).string()}};
     add({"-device", device.dump()});
   }
   if (spec.gdb) add({"-gdb", "tcp:127.0.0.1:1234"});
@@ -162,11 +182,16 @@ void Guest::start(const std::vector<std::string>& argv, const std::vector<int>& 
 
 // For whoever else wants to reach this guest: kangzao lab device, tests.
 void Guest::describe(const GuestSpec& spec) const {
-  json device{{"driver", "vfio-user-pci"}, {"id", "tpu0"}, {"bus", "rp0"}, {"x-msg-timeout", spec.message_timeout_ms}};
+  json device{{"driver", "vfio-user-pci"},
+              {"id", "tpu0"},
+              {"bus", "rp0"},
+              {"x-msg-timeout", spec.message_timeout_ms}};
   if (softtpu_) device["socket"] = {{"type", "unix"}, {"path", softtpu_->socket()}};
-  json all{{"kernel", spec.kernel.name}, {"release", spec.kernel.release}, {"pid", pid_},          {"control", sockets_ + "/control"},
-           {"agent", sockets_ + "/agent"}, {"share", share_},             {"directory", directory_}};
-  if (softtpu_) all["softtpu"] = {{"pid", softtpu_->pid()}, {"control", softtpu_->control()}, {"device", device}};
+  json all{{"kernel", spec.kernel.name},       {"release", spec.kernel.release}, {"pid", pid_},
+           {"control", sockets_ + "/control"}, {"agent", sockets_ + "/agent"},   {"share", share_},
+           {"directory", directory_}};
+  if (softtpu_)
+    all["softtpu"] = {{"pid", softtpu_->pid()}, {"control", softtpu_->control()}, {"device", device}};
   std::ofstream(directory_ + "/guest.json") << all.dump(1) << "\n";
 }
 
@@ -194,7 +219,8 @@ std::string Guest::how_ended() const {
 void Guest::tell_pressure() {
   if (pressure_ && Clock::now() - told_ < 1s) return;
   told_ = Clock::now();
-  if (!pressure_) pressure_ = Fd(::open((share_ + "/pressure").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!pressure_)
+    pressure_ = Fd(::open((share_ + "/pressure").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   std::ifstream in("/proc/pressure/cpu");
   std::string text((std::istreambuf_iterator<char>(in)), {});
   if (!pressure_ || text.empty()) return;
@@ -207,12 +233,16 @@ std::vector<std::string> Guest::take_evidence() {
   if (pid_ <= 0) return made;
   try {
     monitor_->execute("stop", json::object(), Deadline(monitor_limit));
-    std::ofstream(directory_ + "/registers.txt") << monitor_->monitor("info registers -a", Deadline(monitor_limit)) << "\n";
+    std::ofstream(directory_ + "/registers.txt")
+        << monitor_->monitor("info registers -a", Deadline(monitor_limit)) << "\n";
     made.emplace_back("registers.txt");
     struct statvfs room {};
-    if (::statvfs(directory_.c_str(), &room) != 0 || (room.f_bavail * room.f_frsize >> 20) < mib_kept_free + 1024) return made;
+    if (::statvfs(directory_.c_str(), &room) != 0 ||
+        (room.f_bavail * room.f_frsize >> 20) < mib_kept_free + 1024)
+      return made;
     std::string file = directory_ + "/memory.kdump";
-    monitor_->execute("dump-guest-memory", {{"paging", false}, {"protocol", "file:" + file}, {"format", "kdump-zlib"}},
+    monitor_->execute("dump-guest-memory",
+                      {{"paging", false}, {"protocol", "file:" + file}, {"format", "kdump-zlib"}},
                       Deadline(dump_limit));
     made.emplace_back("memory.kdump");
   } catch (const std::exception& e) {
@@ -255,7 +285,8 @@ std::string pick_accelerator(const Qemu& qemu, const Kernel& kernel) {
     GuestSpec spec{.kernel = kernel, .share = folder, .directory = folder / "probe", .board = Board::none};
     spec.files.push_back({"lab/run", "", "true\n"});
     Guest guest(spec, qemu, "kvm");
-    for (Deadline limit(10s); !works && !limit.passed();) works = guest.watch(100ms) == Guest::State::powered_off;
+    for (Deadline limit(10s); !works && !limit.passed();)
+      works = guest.watch(100ms) == Guest::State::powered_off;
   } catch (const Error&) {
     works = false;
   }

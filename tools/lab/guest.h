@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// One boot of one kernel in QEMU, with the software TPU, a vendor's model or a real board below a PCIe root port.
-// QEMU and the model end with this object, and with the thread that made it.
+// One boot of one kernel in QEMU, with the software TPU, a vendor's model or a real board below a PCIe root
+// port. QEMU and the model end with this object, and with the thread that made it.
 #pragma once
 
 #include <map>
@@ -29,18 +29,18 @@ enum class Board { softtpu, vfio_user, vfio, none };
 
 struct GuestSpec {
   Kernel kernel;
-  std::string share;                 // folder that the guest sees as /host
-  std::string directory;             // below it: of this boot; logs and sockets go there
+  std::string share;      // folder that the guest sees as /host
+  std::string directory;  // below it: of this boot; logs and sockets go there
   std::vector<GuestFile> files;
   std::vector<std::string> modules;  // for modprobe in the guest, with what they need
   std::string append;                // more kernel parameters
   Board board = Board::softtpu;
   std::map<std::string, std::string> softtpu;  // options of the softtpu: URI
-  std::string target;                // of vfio_user: the socket; of vfio: the PCI address
-  bool iommu = false;                // a virtual IOMMU in front of the device
-  bool shared_memory = true;         // false: no descriptor of it for the device model, every DMA is a message
-  bool console = false;              // the serial console is ours to talk on, see console()
-  bool gdb = false;                  // gdb stub on port 1234
+  std::string target;                          // of vfio_user: the socket; of vfio: the PCI address
+  bool iommu = false;                          // a virtual IOMMU in front of the device
+  bool shared_memory = true;  // false: no descriptor of it for the device model, every DMA is a message
+  bool console = false;       // the serial console is ours to talk on, see console()
+  bool gdb = false;           // gdb stub on port 1234
   unsigned memory_mib = 1024;
   unsigned message_timeout_ms = 10000;  // QEMU loses its place in the stream after a reply that came later
 };
@@ -82,7 +82,8 @@ class Guest {
 
  private:
   void write_initrd(const GuestSpec& spec);
-  std::vector<std::string> arguments(const GuestSpec& spec, const std::string& accelerator, int monitor, int console);
+  std::vector<std::string> arguments(const GuestSpec& spec, const std::string& accelerator, int monitor,
+                                     int console);
   void start(const std::vector<std::string>& argv, const std::vector<int>& keep);
   void describe(const GuestSpec& spec) const;
   void stop() noexcept;

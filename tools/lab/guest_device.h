@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// What the host does to the device of a running guest: errors of its link, loss and return, removal, power cut.
+// What the host does to the device of a running guest: errors of its link, loss and return, removal, power
+// cut.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,15 +16,15 @@ class GuestDevice {
   explicit GuestDevice(const std::string& directory);
 
   // An error message that arrives at the root port, by the names of QEMU's pcie_aer_inject_error: RCVR
-  // (receiver error, correctable), COMP_TIME (completion timeout, non-fatal), DLP (data link protocol, fatal),
-  // SDN (surprise down, fatal) and others. Throws Error(status) for a name that QEMU does not know.
+  // (receiver error, correctable), COMP_TIME (completion timeout, non-fatal), DLP (data link protocol,
+  // fatal), SDN (surprise down, fatal) and others. Throws Error(status) for a name that QEMU does not know.
   void link_error(const std::string& kind);
   // The device answers nothing but all ones, or again what it should. softtpu only, like the next.
   void set_gone(bool gone);
   // What its Link Status says: lanes and speed (1: 2.5 GT/s ... 5: 32 GT/s). 0: unchanged.
   void set_link(unsigned width, unsigned speed);
-  // Clears Presence Detect State at the port, as a hot-plug slot does when the card is pulled. QEMU 11 survives it
-  // with MSI only (softtpu:irq=msi).
+  // Clears Presence Detect State at the port, as a hot-plug slot does when the card is pulled. QEMU 11
+  // survives it with MSI only (softtpu:irq=msi).
   void pull_out();
   // The orderly way, over the attention button: the guest gives the device up first.
   void unplug();

@@ -51,7 +51,8 @@ bool has_model_device(std::vector<std::string> command) {
 Qemu checked(const std::vector<std::string>& command, const std::string& name) {
   Qemu q{command, version_of(command)};
   if (q.version.empty())
-    throw Error({Errc::unsupported, "use QEMU", name, "it does not tell its version", "name another with --qemu", 0});
+    throw Error(
+        {Errc::unsupported, "use QEMU", name, "it does not tell its version", "name another with --qemu", 0});
   if (!has_model_device(command))
     throw Error({Errc::unsupported, "use QEMU", fmt::format("{} ({})", name, q.version),
                  fmt::format("it is too old: no device {} (from 10.1 on)", model_device),
@@ -62,8 +63,14 @@ Qemu checked(const std::vector<std::string>& command, const std::string& name) {
 // The extracted one runs with its own loader and libraries, whatever the host has.
 std::vector<std::string> extracted_qemu() {
   std::string root = cache_folder() + "/roots/qemu", lib = root + "/usr/lib/x86_64-linux-gnu";
-  return {lib + "/ld-linux-x86-64.so.2", "--library-path", lib + ":" + lib + "/pulseaudio",
-          root + "/usr/bin/qemu-system-x86_64", "-L", root + "/usr/share/qemu", "-L", root + "/usr/share/seabios"};
+  return {lib + "/ld-linux-x86-64.so.2",
+          "--library-path",
+          lib + ":" + lib + "/pulseaudio",
+          root + "/usr/bin/qemu-system-x86_64",
+          "-L",
+          root + "/usr/share/qemu",
+          "-L",
+          root + "/usr/share/seabios"};
 }
 
 }  // namespace
@@ -75,7 +82,8 @@ std::string share_folder() {
   places.emplace_back(KZ_SOURCE_DIR);
   for (auto& place : places)
     if (fs::exists(place / "tools/lab/roots.sh")) return place;
-  throw Error({Errc::not_found, "find", "the lab's files", "no tools/lab/roots.sh in " + places.back().string(),
+  throw Error({Errc::not_found, "find", "the lab's files",
+               "no tools/lab/roots.sh in " + places.back().string(),
                "name the folder that holds tools/lab and shim/kmod in KANGZAO_SHARE", 0});
 }
 
@@ -83,11 +91,13 @@ std::string cache_folder() {
   if (const char* named = std::getenv("XDG_CACHE_HOME"); named != nullptr && *named != '\0')
     return std::string(named) + "/kangzao";
   const char* home = std::getenv("HOME");
-  if (home == nullptr) throw Error({Errc::not_found, "find", "the cache folder", "HOME is not set", "set XDG_CACHE_HOME", 0});
+  if (home == nullptr)
+    throw Error({Errc::not_found, "find", "the cache folder", "HOME is not set", "set XDG_CACHE_HOME", 0});
   return std::string(home) + "/.cache/kangzao";
 }
 
-std::string run_script(const std::string& name, const std::vector<std::string>& words, std::chrono::seconds limit) {
+std::string run_script(const std::string& name, const std::vector<std::string>& words,
+                       std::chrono::seconds limit) {
   std::string script = share_folder() + "/tools/lab/" + name;
   std::vector<std::string> argv{"/bin/sh", script};
   argv.insert(argv.end(), words.begin(), words.end());
@@ -96,9 +106,12 @@ std::string run_script(const std::string& name, const std::vector<std::string>& 
   if (got.status == 0) return got.output;
   std::string said = last_line(got.errors);
   if (auto at = said.find(": "); at != std::string::npos && !said.starts_with("make")) said.erase(0, at + 2);
-  if (got.timed_out) said = told_to_stop() ? "told to stop" : fmt::format("no end within {}", to_string(limit));
+  if (got.timed_out)
+    said = told_to_stop() ? "told to stop" : fmt::format("no end within {}", to_string(limit));
   int code = WIFEXITED(got.status) ? WEXITSTATUS(got.status) : -1;
-  throw Error({code == cannot ? Errc::unsupported : code == wrong_words ? Errc::usage : Errc::not_found,
+  throw Error({code == cannot        ? Errc::unsupported
+               : code == wrong_words ? Errc::usage
+                                     : Errc::not_found,
                "prepare the lab", fmt::format("{} {}", name, words.empty() ? "" : words[0]),
                said.empty() ? describe_status(got.status) : said, "", 0});
 }
@@ -145,14 +158,17 @@ void check_room(const std::vector<std::string>& missing) {
                  "name another folder in XDG_CACHE_HOME", 0});
   uint64_t free = room.f_bavail * room.f_frsize >> 20;
   std::string sizes = fmt::format("{:.1f} GB needed, {:.1f} GB free", need / 1024.0, free / 1024.0);
-  if (!missing.empty()) say(fmt::format("lab: to fetch into {}: {} roots, {}\n", folder.string(), missing.size(), sizes));
+  if (!missing.empty())
+    say(fmt::format("lab: to fetch into {}: {} roots, {}\n", folder.string(), missing.size(), sizes));
   if (free < need)
-    throw Error({Errc::no_memory, "fetch roots into", folder, sizes, "make room, or name another folder in XDG_CACHE_HOME", 0});
+    throw Error({Errc::no_memory, "fetch roots into", folder, sizes,
+                 "make room, or name another folder in XDG_CACHE_HOME", 0});
 }
 
 void need_root() {
   if (::geteuid() != 0)
-    throw Error({Errc::permission, "start", "the lab", "extracting and entering Debian roots needs root", "run it with sudo", 0});
+    throw Error({Errc::permission, "start", "the lab", "extracting and entering Debian roots needs root",
+                 "run it with sudo", 0});
 }
 
 }  // namespace kz::lab

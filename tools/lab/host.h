@@ -19,7 +19,8 @@ std::string cache_folder();
 
 // Runs tools/lab/NAME and returns its standard output without the last newline. Throws Error with the
 // script's last line: unsupported for its exit 125 (this host cannot), usage for 2, else not_found.
-std::string run_script(const std::string& name, const std::vector<std::string>& words, std::chrono::seconds limit);
+std::string run_script(const std::string& name, const std::vector<std::string>& words,
+                       std::chrono::seconds limit);
 
 struct Qemu {
   std::vector<std::string> command;  // the program, its own loader and data folders before it

@@ -46,9 +46,11 @@ void Initrd::put(std::string_view data) {
   at_ += pad;
 }
 
-void Initrd::entry(const std::string& name, unsigned mode, std::string_view data, unsigned major, unsigned minor) {
-  std::string head = fmt::format("070701{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}", ++inode_,
-                                 mode, 0, 0, 1, 0, data.size(), 0, 0, major, minor, name.size() + 1, 0);
+void Initrd::entry(const std::string& name, unsigned mode, std::string_view data, unsigned major,
+                   unsigned minor) {
+  std::string head =
+      fmt::format("070701{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}",
+                  ++inode_, mode, 0, 0, 1, 0, data.size(), 0, 0, major, minor, name.size() + 1, 0);
   put(head + name + '\0');
   put(data);
 }
@@ -67,7 +69,8 @@ void Initrd::text(const std::string& name, std::string_view content, unsigned mo
 void Initrd::file(const std::string& name, const std::string& source, unsigned mode) {
   std::ifstream in(source, std::ios::binary);
   std::error_code ec;
-  if (!in || fs::is_directory(source, ec)) throw Error({Errc::io, "pack", source, "it cannot be read", "", 0});
+  if (!in || fs::is_directory(source, ec))
+    throw Error({Errc::io, "pack", source, "it cannot be read", "", 0});
   std::string data((std::istreambuf_iterator<char>(in)), {});
   struct stat s {};
   ::stat(source.c_str(), &s);

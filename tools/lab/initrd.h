@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Writes an initramfs: cpio "newc", not compressed (Linux, Documentation/driver-api/early-userspace/buffer-format.rst).
+// Writes an initramfs: cpio "newc", not compressed (Linux,
+// Documentation/driver-api/early-userspace/buffer-format.rst).
 #pragma once
 
 #include <fstream>
@@ -24,7 +25,8 @@ class Initrd {
   void finish();
 
  private:
-  void entry(const std::string& name, unsigned mode, std::string_view data, unsigned major = 0, unsigned minor = 0);
+  void entry(const std::string& name, unsigned mode, std::string_view data, unsigned major = 0,
+             unsigned minor = 0);
   void put(std::string_view data);
 
   std::string path_;

@@ -29,8 +29,9 @@ std::string first_there(const std::vector<fs::path>& places) {
 
 std::string modules_folder(const std::string& given, const std::string& release) {
   if (given.empty()) return {};
-  std::string found = first_there({fs::path(given) / "modules.dep", fs::path(given) / "lib/modules" / release / "modules.dep",
-                                   fs::path(given) / release / "modules.dep"});
+  std::string found =
+      first_there({fs::path(given) / "modules.dep", fs::path(given) / "lib/modules" / release / "modules.dep",
+                   fs::path(given) / release / "modules.dep"});
   if (!found.empty()) return fs::absolute(found).parent_path();
   if (first_there({fs::path(given) / "build", fs::path(given) / "Module.symvers"}).empty())
     throw Error({Errc::usage, "read --modules", given, "no modules.dep in it, nor in lib/modules/" + release,
@@ -41,7 +42,8 @@ std::string modules_folder(const std::string& given, const std::string& release)
 }  // namespace
 
 const std::vector<std::string>& kernel_roles() {
-  static const std::vector<std::string> roles{"stable-1", "stable", "backports", "sid", "stable-1-debug", "backports-debug"};
+  static const std::vector<std::string> roles{"stable-1", "stable",         "backports",
+                                              "sid",      "stable-1-debug", "backports-debug"};
   return roles;
 }
 
@@ -54,13 +56,15 @@ Kernel find_kernel(const std::string& role) {
   if (std::ranges::find(kernel_roles(), role) == kernel_roles().end()) {
     auto near = near_matches(role, kernel_roles());
     throw Error({Errc::usage, "find kernel", fmt::format("'{}'", role), "there is no such role",
-                 near.empty() ? "kangzao lab list shows them" : fmt::format("did you mean {}?", near.front()), 0});
+                 near.empty() ? "kangzao lab list shows them" : fmt::format("did you mean {}?", near.front()),
+                 0});
   }
   fs::path root = run_script("roots.sh", {"path", role}, 10s);
   std::string release = run_script("roots.sh", {"version", role}, 10s);
   fs::path modules = root / "usr/lib/modules" / release;
   if (!fs::exists(modules)) modules = root / "lib/modules" / release;
-  Kernel k{role, release, first_there({root / ("boot/vmlinuz-" + release), modules / "vmlinuz"}), modules, {}};
+  Kernel k{
+      role, release, first_there({root / ("boot/vmlinuz-" + release), modules / "vmlinuz"}), modules, {}};
   if (k.image.empty())
     throw Error({Errc::not_found, "find kernel", role, "no image in " + root.string(),
                  "remove that folder, the next run fetches it again", 0});
@@ -71,7 +75,8 @@ Kernel given_kernel(const std::string& image, const std::string& modules) {
   if (!fs::exists(image)) throw Error({Errc::usage, "read --kernel", image, "there is no such file", "", 0});
   std::string release = release_of_image(image);
   if (release.empty())
-    throw Error({Errc::usage, "read --kernel", image, "it is no x86 bzImage", "give arch/x86/boot/bzImage or a vmlinuz", 0});
+    throw Error({Errc::usage, "read --kernel", image, "it is no x86 bzImage",
+                 "give arch/x86/boot/bzImage or a vmlinuz", 0});
   Kernel k{"given", release, fs::absolute(image), modules_folder(modules, release), {}};
   if (!k.modules.empty()) k.build = first_there({fs::path(k.modules) / "build", fs::path(k.modules)});
   if (!k.build.empty() && !fs::exists(fs::path(k.build) / "Makefile")) k.build.clear();
@@ -89,7 +94,9 @@ std::string release_of_image(const std::string& image) {
   if (at == 0 || !in.read(text, sizeof text - 1)) return {};
   std::string release(text);
   release.erase(std::min(release.find(' '), release.size()));
-  return std::ranges::all_of(release, [](unsigned char c) { return std::isgraph(c) != 0 && c != '/'; }) ? release : "";
+  return std::ranges::all_of(release, [](unsigned char c) { return std::isgraph(c) != 0 && c != '/'; })
+             ? release
+             : "";
 }
 
 ModuleTree::ModuleTree(std::string folder) : folder_(std::move(folder)) {
@@ -121,8 +128,12 @@ std::string plain_module(const Kernel& kernel, const std::string& path) {
   fs::path copy = fs::path(cache_folder()) / "lab/modules" / kernel.release / (module_name(path) + ".ko");
   if (fs::exists(copy) && fs::last_write_time(copy) >= fs::last_write_time(file)) return copy;
   fs::create_directories(copy.parent_path());
-  std::string tool = ending == ".xz" ? "xz" : ending == ".zst" ? "zstd" : "gzip", fresh = copy.string() + ".new";
-  Captured got = run_captured({"/bin/sh", "-c", "exec \"$0\" -dc \"$1\" >\"$2\"", tool, file, fresh}, {}, 60s);
+  std::string tool = ending == ".xz"    ? "xz"
+                     : ending == ".zst" ? "zstd"
+                                        : "gzip",
+              fresh = copy.string() + ".new";
+  Captured got =
+      run_captured({"/bin/sh", "-c", "exec \"$0\" -dc \"$1\" >\"$2\"", tool, file, fresh}, {}, 60s);
   if (got.status != 0)
     throw Error({Errc::io, "unpack module", file, last_line(got.errors), "install " + tool, 0});
   fs::rename(fresh, copy);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A lab run: for each kernel the driver is built, a guest is booted, tests run in it, and everything is collected
-// into one journal: OUTPUT/journal.jsonl, with the kernels' own below OUTPUT/KERNEL/.
+// A lab run: for each kernel the driver is built, a guest is booted, tests run in it, and everything is
+// collected into one journal: OUTPUT/journal.jsonl, with the kernels' own below OUTPUT/KERNEL/.
 #pragma once
 
 #include <memory>
@@ -28,25 +28,27 @@ struct LabOptions {
   std::string vfio_user;        // socket of somebody's own device model
   std::string vfio;             // PCI address of a real board
   std::string qemu;
-  std::string load;             // a load profile that runs after the tests
+  std::string load;  // a load profile that runs after the tests
   double load_s = 60;
-  double limit_s = 1800;        // for one boot
-  bool debug = false;           // the guest's console as it comes
+  double limit_s = 1800;  // for one boot
+  bool debug = false;     // the guest's console as it comes
   bool iommu = false;
   nlohmann::json to_json() const;
   static LabOptions from_json(const nlohmann::json& j);
 };
 
-// May this real board be given to guests? Its address and driver, who lives on it, its IOMMU group. Throws Error.
+// May this real board be given to guests? Its address and driver, who lives on it, its IOMMU group. Throws
+// Error.
 void check_board(const std::string& address, bool destructive, bool i_know, const SystemRoots& roots);
 
-// Throws Error(usage, not_found, permission) for options that cannot work, before anything is started or created.
+// Throws Error(usage, not_found, permission) for options that cannot work, before anything is started or
+// created.
 void check_options(const LabOptions& options);
 
 class Lab {
  public:
-  // Looks at the host, fetches what is missing, creates `directory` and its journal. Throws Error for a host that
-  // cannot (exit 125), JournalError.
+  // Looks at the host, fetches what is missing, creates `directory` and its journal. Throws Error for a host
+  // that cannot (exit 125), JournalError.
   Lab(LabOptions options, const std::string& directory);
   // Goes on with a lab run that ended early: kernels that have all their verdicts keep them.
   static std::unique_ptr<Lab> resume(const std::string& directory);
@@ -71,12 +73,14 @@ class Lab {
   bool build(Plan& plan, BuiltDriver& driver);
   GuestSpec spec_of(const Plan& plan, const BuiltDriver& driver) const;
   std::string environment_of(const Plan& plan, const BuiltDriver& driver, bool again) const;
-  // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are left.
+  // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
+  // left.
   bool boot(Plan& plan, const BuiltDriver& driver);
   std::string follow(Guest& guest, Plan& plan, const std::string& boot_directory);
   void judge_steps(const Plan& plan, const std::string& boot_directory, const std::string& broken);
   // What the kernel change table makes of it, else the last line that insmod said; findings are journaled.
-  std::string explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory, const std::string& said);
+  std::string explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
+                                   const std::string& said);
   void take_verdicts(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());

@@ -39,7 +39,9 @@ bool Qmp::take_line(json& out) {
 
 bool Qmp::fill(std::chrono::nanoseconds wait) {
   pollfd p{fd_.get(), POLLIN, 0};
-  if (closed_ || ::poll(&p, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0) return false;
+  if (closed_ ||
+      ::poll(&p, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count())) <= 0)
+    return false;
   char chunk[4096];
   ssize_t n = ::read(fd_.get(), chunk, sizeof chunk);
   if (n <= 0 && errno != EINTR) closed_ = true;
@@ -50,12 +52,14 @@ bool Qmp::fill(std::chrono::nanoseconds wait) {
 json Qmp::next(Deadline deadline) {
   for (json out;;) {
     if (take_line(out)) {
-      if (out.is_discarded()) throw Error({Errc::protocol, "read", "QEMU's monitor", "a line is no JSON", "", 0});
+      if (out.is_discarded())
+        throw Error({Errc::protocol, "read", "QEMU's monitor", "a line is no JSON", "", 0});
       return out;
     }
     if (closed_) throw Error({Errc::gone, "read", "QEMU's monitor", "QEMU ended", "", 0});
     if (deadline.passed())
-      throw Error({Errc::timeout, "wait for", "QEMU's monitor", "no answer within " + to_string(deadline.budget()), "", 0});
+      throw Error({Errc::timeout, "wait for", "QEMU's monitor",
+                   "no answer within " + to_string(deadline.budget()), "", 0});
     fill(std::min<std::chrono::nanoseconds>(deadline.left(), 200ms));
   }
 }
@@ -86,7 +90,8 @@ json Qmp::execute(const std::string& command, const json& arguments, Deadline de
     }
     if (answer.value("id", -1) != id) continue;
     if (answer.contains("error"))
-      throw Error({Errc::status, command, "QEMU", answer["error"].value("desc", "an error without words"), "", 0});
+      throw Error(
+          {Errc::status, command, "QEMU", answer["error"].value("desc", "an error without words"), "", 0});
     return answer.value("return", json());
   }
 }
@@ -95,7 +100,8 @@ std::string Qmp::monitor(const std::string& line, Deadline deadline) {
   json said = execute("human-monitor-command", {{"command-line", line}}, deadline);
   std::string text = said.is_string() ? said.get<std::string>() : "";
   while (!text.empty() && std::strchr("\r\n", text.back()) != nullptr) text.pop_back();
-  if (text.starts_with("Error:") || text.starts_with("unknown command") || text.find("invalid ") != std::string::npos)
+  if (text.starts_with("Error:") || text.starts_with("unknown command") ||
+      text.find("invalid ") != std::string::npos)
     throw Error({Errc::status, "monitor", fmt::format("'{}'", line), text, "", 0});
   return text;
 }

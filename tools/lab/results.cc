@@ -15,7 +15,8 @@ namespace kz::lab {
 namespace fs = std::filesystem;
 namespace {
 
-// "6,339,5140900,-;text" of /dev/kmsg, "[    5.140900] text" of a console: the text, and the level where it is known.
+// "6,339,5140900,-;text" of /dev/kmsg, "[    5.140900] text" of a console: the text, and the level where it
+// is known.
 std::string message_of(const std::string& line) {
   if (!line.empty() && std::isdigit(static_cast<unsigned char>(line[0])) != 0)
     if (auto at = line.find(';'); at != std::string::npos && at < 64) return line.substr(at + 1);
@@ -28,10 +29,12 @@ constexpr int quiet_level = 7;  // only what the kernel reports of itself counts
 
 // Reports that counts_against() leaves to whoever knows that no test asked for them.
 bool is_debug_report(const std::string& text) {
-  for (auto word : {"DMA-API: ", "sleeping function called from invalid context", "kmemleak: ", "BUG kmalloc",
-                    "possible deadlock", "DEBUG_LOCKS_WARN_ON", "unchecked MSR access", "scheduling while atomic"})
+  for (auto word :
+       {"DMA-API: ", "sleeping function called from invalid context", "kmemleak: ", "BUG kmalloc",
+        "possible deadlock", "DEBUG_LOCKS_WARN_ON", "unchecked MSR access", "scheduling while atomic"})
     if (text.find(word) != std::string::npos)
-      return text.find("DMA-API: preallocated") == std::string::npos && text.find("debugging enabled") == std::string::npos &&
+      return text.find("DMA-API: preallocated") == std::string::npos &&
+             text.find("debugging enabled") == std::string::npos &&
              text.find("kmemleak: Kernel memory leak detector initialized") == std::string::npos &&
              text.find("Automatic memory scanning thread") == std::string::npos;
   return false;
@@ -71,7 +74,8 @@ std::vector<std::string> kernel_reports(const std::string& directory, size_t mos
     std::ifstream in(directory + name);
     for (std::string line; out.size() < most && std::getline(in, line);) {
       std::string text = printable(message_of(line));
-      if ((counts_against(text, quiet_level, {}) || is_debug_report(text)) && std::ranges::find(out, text) == out.end())
+      if ((counts_against(text, quiet_level, {}) || is_debug_report(text)) &&
+          std::ranges::find(out, text) == out.end())
         out.push_back(text);
     }
   }
@@ -95,10 +99,12 @@ std::string MatrixCell::text() const {
   if (int warn = n(Verdict::warn)) return fmt::format("warn {}/{}", warn, total);
   if (int stuck = n(Verdict::blocked) + n(Verdict::not_run)) return fmt::format("none {}/{}", stuck, total);
   if (n(Verdict::pass) == 0) return "skip";
-  return n(Verdict::skip) > 0 ? fmt::format("ok {} skip {}", n(Verdict::pass), n(Verdict::skip)) : fmt::format("ok {}", n(Verdict::pass));
+  return n(Verdict::skip) > 0 ? fmt::format("ok {} skip {}", n(Verdict::pass), n(Verdict::skip))
+                              : fmt::format("ok {}", n(Verdict::pass));
 }
 
-std::string matrix(const RunSummary& run, const std::vector<KernelColumn>& kernels, const std::vector<std::string>& steps) {
+std::string matrix(const RunSummary& run, const std::vector<KernelColumn>& kernels,
+                   const std::vector<std::string>& steps) {
   std::map<std::string, std::map<std::string, MatrixCell>> cells;  // group, kernel
   for (auto& t : run.results) ++cells[group_of_id(t.id)][kernel_of(t.id)].counts[t.verdict];
   size_t width = 14;
@@ -117,7 +123,9 @@ std::string matrix(const RunSummary& run, const std::vector<KernelColumn>& kerne
     if (cells.contains(s)) row(s);
   for (auto& [group, _] : cells)
     if (std::ranges::find(steps, group) == steps.end()) row(group);
-  out += line("first test", [](auto& k) { return k.first_test_s < 0 ? std::string("-") : fmt::format("{:.1f} s", k.first_test_s); });
+  out += line("first test", [](auto& k) {
+    return k.first_test_s < 0 ? std::string("-") : fmt::format("{:.1f} s", k.first_test_s);
+  });
   return out;
 }
 
@@ -131,7 +139,9 @@ nlohmann::json matrix_json(const RunSummary& run, const std::vector<KernelColumn
         std::string v(to_string(t.verdict));
         cell[v] = cell.value(v, 0) + 1;
       }
-    out.push_back({{"name", k.name}, {"release", k.release}, {"groups", groups},
+    out.push_back({{"name", k.name},
+                   {"release", k.release},
+                   {"groups", groups},
                    {"first_test_s", k.first_test_s < 0 ? nlohmann::json() : nlohmann::json(k.first_test_s)}});
   }
   return out;

@@ -19,7 +19,8 @@ struct Step {
 };
 std::vector<Step> read_steps(const std::string& directory);
 
-// Reports of the kernel about itself in boot-N/kernel.log and serial.log (BUG, oops, KASAN, lockdep, DMA-API, stalls
+// Reports of the kernel about itself in boot-N/kernel.log and serial.log (BUG, oops, KASAN, lockdep, DMA-API,
+// stalls
 // ...), as "text"; at most `most`.
 std::vector<std::string> kernel_reports(const std::string& directory, size_t most = 20);
 // "Kernel panic - not syncing: ..." of the serial log; empty: none.
@@ -35,7 +36,8 @@ struct KernelColumn {
   double first_test_s = -1;  // from QEMU's start
 };
 // Kernels side by side, a line a group: first what the lab does itself, in its order, then the tests' groups.
-std::string matrix(const RunSummary& run, const std::vector<KernelColumn>& kernels, const std::vector<std::string>& steps);
+std::string matrix(const RunSummary& run, const std::vector<KernelColumn>& kernels,
+                   const std::vector<std::string>& steps);
 nlohmann::json matrix_json(const RunSummary& run, const std::vector<KernelColumn>& kernels);
 
 }  // namespace kz::lab

@@ -6,8 +6,9 @@
 
 namespace kz::lab {
 
-// Joins standard input and output with the guest's console until the guest is off, Ctrl-] is typed, or a signal comes.
-// An end of standard input that is no terminal is no end of the guest. Returns how the guest was then.
+// Joins standard input and output with the guest's console until the guest is off, Ctrl-] is typed, or a
+// signal comes. An end of standard input that is no terminal is no end of the guest. Returns how the guest
+// was then.
 Guest::State talk(Guest& guest);
 
 }  // namespace kz::lab
