@@ -6,7 +6,7 @@
  */
 #include "kz.h"
 
-#define KZ_EXPIRIES_MAX 3 /* queue resets without a completion between them before the function is reset */
+#define KZ_EXPIRIES_MAX 3 /* queue resets at the driver's own limit, no completion between, before the function is reset */
 
 /* Runs the work at the deadline, or when it is time to look, or when it would have run anyway. */
 static void kz_queue_wind(struct kz_queue *q, unsigned long deadline)
@@ -73,7 +73,8 @@ static bool kz_queue_expired(struct kz_queue *q)
 		kz_queue_wind(q, first->deadline);
 		return false;
 	}
-	q->expiries++;
+	if (first->timeout_ms >= READ_ONCE(q->kz->timeout_ms)) /* a user's own, shorter limit tells nothing of the device */
+		q->expiries++;
 	dev_err_ratelimited(kz_dma(q->kz), "queue %u: command 0x%02x, cid %u, not complete after %u ms\n", q->id,
 			    first->cmd.opcode, first->cid, first->timeout_ms);
 	return true;

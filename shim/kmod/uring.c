@@ -186,7 +186,7 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 		return rc;
 	rc = kz_uring_fill(s, kf, u, &soft);
 	if (rc || soft) {
-		kz_slot_release(s);
+		kz_slot_refuse(s);
 		return rc ?: soft;
 	}
 	s->cqe32 = issue_flags & IO_URING_F_CQE32;
@@ -198,7 +198,7 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 	kz_uring_cancelable(ioucmd, issue_flags);
 	rc = kz_slot_commit(s);
 	if (rc) { /* once it can be cancelled, io_uring wants to be told rather than given a return value */
-		kz_slot_release(s);
+		kz_slot_refuse(s);
 		kz_uring_done(ioucmd, rc, 0, false, issue_flags);
 		kz_queue_put(q);
 		return -EIOCBQUEUED;

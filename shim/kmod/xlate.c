@@ -104,7 +104,7 @@ static void kz_xlate_crc(struct kz_slot *s, struct kz_file *kf, u16 *soft)
 static int kz_need_bounce(struct kz_slot *s, size_t len)
 {
 	if (s->bounce && s->bounce_len < len)
-		return -ENOMEM; /* cannot be freed here; the slot's next life with the queue gets a larger one */
+		kz_slot_trim(s); /* too small for this one */
 	if (!s->bounce) {
 		s->bounce_len = max_t(size_t, len, KZ_MIN_BOUNCE);
 		s->bounce = dma_alloc_coherent(kz_dma(s->q->kz), s->bounce_len, &s->bounce_dma,
