@@ -162,7 +162,9 @@ int kz_queue_stat(struct kz_file *kf, struct kz_ioc_queue_stat *a)
 	if (!q)
 		return -ENOENT;
 	spin_lock_irqsave(&q->lock, flags);
+	kz_ring_judge(q);
 	*a = q->stat;
+	a->interrupts_owed = q->owed;
 	a->outstanding = q->outstanding - q->ndone;
 	spin_unlock_irqrestore(&q->lock, flags);
 	a->argsz = argsz;

@@ -45,6 +45,7 @@
 #define KZ_QRESET_MS 1000
 #define KZ_LOOK_MS 250 /* how often a queue with commands in it is looked at without an interrupt */
 #define KZ_GRACE_MS 1000 /* how late an interrupt may be */
+#define KZ_OWED_MS 500 /* how much later still: then it is lost */
 #define KZ_MAX_BUFS 4096 /* of a file */
 #define KZ_MAX_HBM (1u << 22) /* allocations of a file: what an mmap offset can name */
 #define KZ_SG_PAGE 4096 /* KZ_SG_MAX x struct kz_sge */
@@ -163,6 +164,8 @@ struct kz_queue {
 	unsigned long timer_at; /* jiffies */
 	u32 look_head;		/* the completion that nobody took when the timer last looked ... */
 	unsigned long look_since; /* ... and since when, jiffies; 0: none */
+	u32 owed;		/* completions found late, their interrupt may still come */
+	unsigned long owed_since; /* jiffies, the last of them */
 	u32 expiries;		/* at the driver's own limit or later, in a row, without a completion between */
 	struct list_head free;
 	struct list_head pending; /* in order; the head may be partly issued */
@@ -350,6 +353,7 @@ unsigned int kz_ring_collect(struct kz_queue *q, bool late, struct list_head *fi
 bool kz_ring_waiting(struct kz_queue *q, u32 *head);
 unsigned int kz_ring_poll(struct kz_queue *q, enum kz_poll how);
 void kz_ring_idle_irq(struct kz_queue *q);
+void kz_ring_judge(struct kz_queue *q);
 
 /* slot.c */
 struct kz_slot *kz_slot_get(struct kz_queue *q, enum kz_slot_kind kind, int *err);

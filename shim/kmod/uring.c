@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * io_uring commands. A command is queued or refused at once, whatever the flags say: nothing here sleeps, so nothing
- * is ever handed to a worker. It is completed from the interrupt through task work.
+ * io_uring commands. A command is queued or refused at once, whatever the flags say: nothing here waits but for memory,
+ * once a slot, so nothing is ever handed to a worker. It is completed from the interrupt through task work.
  *
  * A slot with a command holds a reference to its queue until io_uring has been told; the file is held by io_uring.
  *

@@ -15,6 +15,7 @@
 
 static void t_args(void)
 {
+	struct kz_ioc_reg r = { .argsz = sizeof(r), .flags = KZ_CALL_NOWAIT };
 	uint8_t *page, *end;
 	struct kz_info *i;
 	struct dev d;
@@ -45,6 +46,10 @@ static void t_args(void)
 	i->argsz = sizeof(*i);
 	i->flags = 1;
 	CHECK(call(d.fd, KZ_IOC_INFO, i), -EINVAL);
+	i->flags = KZ_CALL_NOWAIT; /* it needs no device */
+	CHECK(call(d.fd, KZ_IOC_INFO, i), -EINVAL);
+	CHECK(call(d.fd, KZ_IOC_REG_READ, &r), 0);
+	CHECK(r.flags, KZ_CALL_NOWAIT);
 	CHECK(call(d.fd, KZ_IOC_INFO, NULL), -EFAULT);
 	CHECK(call(d.fd, _IO(KZ_IOC_TYPE, 0x7f), i), -ENOTTY);
 	CHECK(call(d.fd, _IO(KZ_IOC_TYPE + 1, 0), i), -ENOTTY);
