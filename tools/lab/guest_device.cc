@@ -109,7 +109,16 @@ void GuestDevice::unplug() { qmp_.execute("device_del", {{"id", "tpu0"}}, Deadli
 void GuestDevice::plug_in() {
   if (!guest_.contains("softtpu"))
     throw Error({Errc::unsupported, "plug in", "the device", "it is no softtpu of the lab", "", 0});
-  qmp_.execute("device_add", guest_["softtpu"]["device"], Deadline(answer_limit));
+  // The name is free once the guest has let the old one go and QEMU has taken it apart.
+  for (Deadline limit(answer_limit);;) {
+    try {
+      qmp_.execute("device_add", guest_["softtpu"]["device"], Deadline(answer_limit));
+      return;
+    } catch (const Error& e) {
+      if (std::string(e.what()).find("Duplicate") == std::string::npos || limit.passed()) throw;
+      ::poll(nullptr, 0, 100);
+    }
+  }
 }
 
 void GuestDevice::cut_power() {
