@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: all deps configure build programs run test bench check asan tsan clang fuzz chaos gauntlet install clean
+.PHONY: all deps configure build programs run test lab lab-debug bench bench-load check asan tsan clang fuzz chaos gauntlet install clean
 all: build
 
 deps:
@@ -35,8 +35,32 @@ test: build
 bench: build
 	@$(BIN)/kz-bench $(ARGS)
 
+# The load generator beside fio, t/io_uring and a bare liburing loop.
+bench-load: configure
+	@tools/dev/deps.sh bench
+	@cmake --build $(BUILD) -j $(JOBS) --target kz-bench-load
+	@if peer=$$(tests/bench/load/get-t-io-uring.sh 2>$(BUILD)/t-io-uring.why); then \
+	  $(BIN)/kz-bench-load --t-io-uring "$$peer" $(ARGS); \
+	else \
+	  $(BIN)/kz-bench-load --t-io-uring-missing "$$(tail -n 1 $(BUILD)/t-io-uring.why)" $(ARGS); \
+	fi
+
 gauntlet: programs
 	@$(BIN)/kangzao gauntlet $(ARGS)
+
+# Real kernels in QEMU: the tests of the quick profile on four stock kernels, what the PCI core does when the device goes
+# wrong, and kills of a running guest. Needs root and an archive; the first time about 5 GB of cache.
+lab: programs
+	@tools/dev/deps.sh build lab
+	@$(BIN)/kangzao lab $(ARGS)
+	@python3 tests/lab/guests.py --bin $(BIN)
+	@python3 tests/lab/kill.py --bin $(BIN) --rounds 3
+
+# Kernels with every checker on, built once: quick profile and LOAD_TIME seconds of mixed load, no report of any kind.
+LOAD_TIME ?= 300
+lab-debug: programs
+	@tools/dev/deps.sh build lab
+	@$(BIN)/kangzao lab --kernels stable-1-debug,backports-debug --load shim/load/examples/mixed.load --load-time $(LOAD_TIME) --limit 3600 $(ARGS)
 
 # Random kill -9 of runner, tests and device: 200 rounds.
 chaos: build

@@ -85,19 +85,21 @@ bool Buffer::withdraw(std::chrono::nanoseconds patience) {
 }
 
 void Buffer::unmap() {
+  wanted_ = false;
   if (withdraw(patience_of_unmap)) return;
   throw Error({Errc::busy, "unmap", fmt::format("DMA buffer at {:#x}", base_),
                "commands that use it have not ended", "reset the queue", EBUSY});
 }
 
-void Buffer::move_to(std::shared_ptr<Core> core) {
-  bool was_registered = handle_ != 0;
-  withdraw(patience_at_the_end);
+void Buffer::move_to(std::shared_ptr<Core> core) noexcept {
   core_->remove(this);
   core_ = std::move(core);
   handle_ = 0;
-  if (was_registered) enroll();
   core_->add(this);
+}
+
+void Buffer::enroll_again() {
+  if (wanted_) enroll();
 }
 
 // What the device may still write to stays pinned by the driver; it is not ours any more.

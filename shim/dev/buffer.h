@@ -19,8 +19,10 @@ class Buffer final : public DmaBuffer {
   std::span<std::byte> bytes() override { return {memory_, size_}; }
   Iova iova() const override { return {base_}; }
   void unmap() override;
-  // Registers it with another open file of the device; the address changes.
-  void move_to(std::shared_ptr<Core> core);
+  // Leaves its open file, which has lost everything, for another one; and is registered there, at another
+  // address.
+  void move_to(std::shared_ptr<Core> core) noexcept;
+  void enroll_again();
 
  private:
   void enroll();
@@ -32,6 +34,7 @@ class Buffer final : public DmaBuffer {
   uint32_t flags_;
   uint32_t handle_ = 0;  // 0: not registered
   uint64_t base_ = 0;
+  bool wanted_ = true;  // until unmap()
 };
 
 }  // namespace kz::dev

@@ -70,6 +70,14 @@ DevContext::DevContext(std::shared_ptr<Core> core, uint32_t id)
 
 DevContext::~DevContext() { core_->close(*state_); }
 
+void DevContext::move_to(std::shared_ptr<Core> core) {
+  core_->close(*state_);
+  core_ = std::move(core);
+  auto fresh = std::make_shared<ContextState>();
+  fresh->id = id();
+  state_ = fresh;
+}
+
 void DevContext::check_alive(const char* what) const {
   core_->check_there(what, fmt::format("context {} of {}", id(), core_->node().path));
   if (state_->epoch == 0 || state_->epoch == core_->epoch()) return;

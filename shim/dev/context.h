@@ -17,6 +17,8 @@ class DevContext final : public Context {
   std::unique_ptr<Queue> open_queue(const QueueSpec& spec) override;
   std::unique_ptr<HbmBlock> alloc(Bytes size) override;
   Status free_raw(HbmAddr addr) override;
+  // Becomes the same context of another open file, with nothing in it.
+  void move_to(std::shared_ptr<Core> core);
 
  private:
   void check_alive(const char* what) const;

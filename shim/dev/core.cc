@@ -73,6 +73,7 @@ void Core::check_there(const char* what, const std::string& target) {
 
 void Core::abandon() {
   abandoned_ = true;
+  node_.lock.reset();
   ++epoch_;
 }
 

@@ -63,9 +63,6 @@ class Core {
   void check_there(const char* what, const std::string& target);
   // For good: a new open file takes over.
   void abandon();
-  // Whether the device is ours alone; and lets others in.
-  bool alone() const { return static_cast<bool>(node_.lock); }
-  void unlock() { node_.lock = Fd(); }
 
   void add(const std::shared_ptr<ContextState>& context);
   // Ends queues and, unless somebody newer has its number, the context in the driver. Swallows failures.

@@ -71,18 +71,19 @@ std::unique_ptr<Device> open_dev(const Uri& uri, const OpenOptions& options) {
   Function function = look_at_function(uri.text, info);
   Capabilities caps = capabilities_of(info, rights_here(node.kernel_name));
   add(caps, function.caps);
-  return std::make_unique<DevDevice>(std::make_shared<Core>(std::move(node)), std::move(function.identity),
-                                     std::move(caps), std::move(function.config));
+  return std::make_unique<DevDevice>(std::make_shared<Core>(std::move(node)), options.exclusive,
+                                     std::move(function.identity), std::move(caps),
+                                     std::move(function.config));
 }
 
-DevDevice::DevDevice(std::shared_ptr<Core> core, Identity identity, Capabilities caps,
+DevDevice::DevDevice(std::shared_ptr<Core> core, bool exclusive, Identity identity, Capabilities caps,
                      std::unique_ptr<ConfigSpace> config)
     : core_(std::move(core)),
+      exclusive_(exclusive),
       identity_(std::move(identity)),
       caps_(std::move(caps)),
-      config_(std::move(config)) {
-  roots_.push_back(std::make_unique<DevContext>(core_, KZ_CTX_ROOT));
-}
+      config_(std::move(config)),
+      root_(std::make_unique<DevContext>(core_, KZ_CTX_ROOT)) {}
 
 // Objects that live on are dead.
 DevDevice::~DevDevice() {

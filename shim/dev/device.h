@@ -14,7 +14,7 @@ namespace kz::dev {
 class DevDevice final : public Device {
  public:
   // `config`: of the PCI function behind the node, null where this host does not show it.
-  DevDevice(std::shared_ptr<Core> core, Identity identity, Capabilities caps,
+  DevDevice(std::shared_ptr<Core> core, bool exclusive, Identity identity, Capabilities caps,
             std::unique_ptr<ConfigSpace> config);
   ~DevDevice() override;
 
@@ -29,7 +29,7 @@ class DevDevice final : public Device {
   void recover(Deadline deadline) override;
   std::shared_ptr<DmaBuffer> dma_buffer(const DmaSpec& spec) override;
   std::unique_ptr<Context> create_context() override;
-  Context& root_context() override { return *roots_.back(); }
+  Context& root_context() override { return *root_; }
   HbmAddr physical(const Context& context, HbmAddr addr) override;
   Aperture& aperture() override;
   std::vector<uint64_t> interrupt_counts() override;
@@ -40,11 +40,11 @@ class DevDevice final : public Device {
   void reopen(const Deadline& deadline);
 
   std::shared_ptr<Core> core_;
+  bool exclusive_;
   Identity identity_;
   Capabilities caps_;
   std::unique_ptr<ConfigSpace> config_;
-  std::vector<std::unique_ptr<Context>>
-      roots_;  // of this open file, and of earlier ones that somebody may hold
+  std::unique_ptr<DevContext> root_;
   std::unique_ptr<DevAperture> aperture_;
 };
 

@@ -90,20 +90,19 @@ bool DevDevice::await_live(const Deadline& deadline) {
 
 // The function was removed and may be back, under this name or not at all. Registered memory moves along.
 void DevDevice::reopen(const Deadline& deadline) {
-  const bool alone = core_->alone();
-  core_->unlock();  // the node may be the same file still
   for (;; pause()) {
     try {
-      Node node = open_node(core_->node().path, alone);
+      core_->abandon();  // and its lock: the node may be the same
+      Node node = open_node(core_->node().path, exclusive_);
       if (serial_text(node.info.serial) != identity_.serial && !identity_.serial.empty())
         throw Error({Errc::gone, "recover", node.path, "another device has its node now",
                      "kangzao ls shows nodes", 0});
       auto fresh = std::make_shared<Core>(std::move(node));
       auto buffers = core_->buffers();
-      core_->abandon();
       for (Buffer* buffer : buffers) buffer->move_to(fresh);
       core_ = fresh;
-      roots_.push_back(std::make_unique<DevContext>(core_, KZ_CTX_ROOT));
+      root_->move_to(core_);
+      for (Buffer* buffer : buffers) buffer->enroll_again();
       return;
     } catch (const Error& e) {
       bool may_come = e.code() == Errc::not_found || e.code() == Errc::gone;

@@ -220,7 +220,9 @@ void DeviceWorker::look_at(uint32_t slot) {
   if (s.op == Op::check) {
     bump(book(s.checked).verified);
     const Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
-    if (!c.right(got, s.variant)) wrong(s.checked, fmt::format("{}: the result is wrong", to_string(s.checked)));
+    if (c.right(got, s.variant)) return;
+    wrong(s.checked, fmt::format("{}: the result is wrong", to_string(s.checked)));
+    show_wrong(s, c.result(slot), c.want(s.variant), got);
     return;
   }
   auto& home = (*homes_)[s.home];
@@ -230,7 +232,15 @@ void DeviceWorker::look_at(uint32_t slot) {
   if (fault == PayloadFault::none) return;
   wrong(s.op, fmt::format("copy-out of {} B at HBM {:#x}, payload {}: {}", s.length, home.addr.value,
                           home.tag.sequence, to_string(fault)));
+  std::vector<std::byte> want(s.length);
+  write_payload(want, home.tag);
+  show_wrong(s, home.addr, want, got);
   home.known = false;
+}
+
+void DeviceWorker::show_wrong(const Slot& s, HbmAddr addr, std::span<const std::byte> want,
+                              std::span<const std::byte> got) const {
+  if (hooks_.wrong) hooks_.wrong({s.op == Op::check ? s.checked : s.op, addr, want, got});
 }
 
 void DeviceWorker::wrong(Op op, const std::string& what) {

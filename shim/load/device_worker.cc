@@ -25,7 +25,7 @@ void doze(std::chrono::nanoseconds t) {
 }  // namespace
 
 DeviceWorker::DeviceWorker(const Job& job, const WorkerId& id, Device& device, Clerk* clerk, Ledger& ledger,
-                           size_t index)
+                           size_t index, const Hooks& hooks)
     : job_(job),
       id_(id),
       device_(device),
@@ -33,6 +33,7 @@ DeviceWorker::DeviceWorker(const Job& job, const WorkerId& id, Device& device, C
       ledger_(ledger),
       index_(index),
       account_(ledger.account(index)),
+      hooks_(hooks),
       rng_(job.seed * 0x9e3779b97f4a7c15u + index),
       due_(job, id.sender, id.senders),
       next_(due_) {
@@ -246,6 +247,7 @@ void DeviceWorker::finish() noexcept {
   for (Lane& lane : lanes_) {
     try {
       const QueueAudit& a = lane.queue->audit();
+      if (hooks_.audit) hooks_.audit(lane.queue->id(), a);
       account_.queue_faults += a.completion_without_interrupt + a.interrupt_without_completion +
                                a.duplicate_completion + a.unknown_completion + a.wrong_queue + a.bad_sq_head +
                                a.bad_phase + a.reserved_set;

@@ -10,6 +10,7 @@
 #include "shim/device.h"
 #include "shim/load/arrivals.h"
 #include "shim/load/clerk.h"
+#include "shim/load/hooks.h"
 #include "shim/load/ledger.h"
 #include "shim/load/memory.h"
 
@@ -18,7 +19,8 @@ namespace kz::load {
 class DeviceWorker {
  public:
   // `clerk` may be nullptr where the job neither allocates nor reads telemetry.
-  DeviceWorker(const Job& job, const WorkerId& id, Device& device, Clerk* clerk, Ledger& ledger, size_t index);
+  DeviceWorker(const Job& job, const WorkerId& id, Device& device, Clerk* clerk, Ledger& ledger, size_t index,
+               const Hooks& hooks);
   ~DeviceWorker();
 
   // In the device's own thread: opens context and queues, gets memory, fills it. Throws Error, also
@@ -74,6 +76,7 @@ class DeviceWorker {
   void look_at(uint32_t slot);
   void release(uint32_t slot);
   void wrong(Op op, const std::string& what);
+  void show_wrong(const Slot& s, HbmAddr addr, std::span<const std::byte> want, std::span<const std::byte> got) const;
   OpAccount& book(Op op) { return account_.ops[static_cast<size_t>(op)]; }
   uint64_t draw_size(const SizeRange& range);
 
@@ -84,6 +87,7 @@ class DeviceWorker {
   Ledger& ledger_;
   const size_t index_;
   WorkerAccount& account_;
+  const Hooks& hooks_;
   std::mt19937_64 rng_;
 
   std::unique_ptr<Context> context_;

@@ -56,13 +56,13 @@ class Gate {
 
 class ProcessPart {
  public:
-  ProcessPart(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices)
-      : plan_(plan), ledger_(ledger), source_(devices) {
+  ProcessPart(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices, const Hooks& hooks)
+      : plan_(plan), ledger_(ledger), source_(devices), hooks_(hooks) {
     for (size_t w = 0; w < ledger.workers().size(); ++w)
       if (ledger.workers()[w].process == process) mine_.push_back(w);
   }
 
-  void run(Start start, const std::function<bool()>& stop) {
+  void run(Start start) {
     for (size_t w : mine_) ledger_.set_state(w, WorkerAccount::preparing);
     bool prepared = prepare_devices();
     Gate ready(mine_.size()), done(mine_.size());
@@ -72,7 +72,7 @@ class ProcessPart {
       threads.emplace_back([&, i] { thread_body(i, ready, done, go); });
     auto look = [&] {
       ledger_.note_io_workers(count_io_workers());
-      if (stop && stop()) ledger_.ask_stop(1);
+      if (hooks_.stop && hooks_.stop()) ledger_.ask_stop(1);
     };
     while (!ready.all_arrived(50ms)) look();
     if (start == Start::now && !any_failed())
@@ -101,7 +101,7 @@ class ProcessPart {
         Device& device = device_of(job.devices[ledger_.workers()[w].device]);
         bool calls = job.wants(Op::alloc) || job.wants(Op::telemetry);
         device_workers_[i] = std::make_unique<DeviceWorker>(job, ledger_.workers()[w], device,
-                                                            calls ? &clerk_of(device) : nullptr, ledger_, w);
+                                                            calls ? &clerk_of(device) : nullptr, ledger_, w, hooks_);
         device_workers_[i]->prepare();
       } catch (const Error& e) {
         ledger_.account(w).fail(WorkerAccount::failed_to_start, e);
@@ -164,6 +164,7 @@ class ProcessPart {
   const Plan& plan_;
   Ledger& ledger_;
   const DeviceSource& source_;
+  const Hooks& hooks_;
   std::vector<size_t> mine_;
   std::map<std::string, Device*> devices_;
   std::vector<std::unique_ptr<DeviceWorker>> device_workers_;
@@ -174,13 +175,13 @@ class ProcessPart {
 
 Device& OpenDevices::operator()(const std::string& uri) {
   auto& device = devices_[uri];
-  if (!device) device = open_device(uri);
+  if (!device) device = open_device(uri, {.exclusive = false});  // the load's other processes use it, too
   return *device;
 }
 
 void run_process(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices, Start start,
-                 const std::function<bool()>& stop) {
-  ProcessPart(plan, process, ledger, devices).run(start, stop);
+                 const Hooks& hooks) {
+  ProcessPart(plan, process, ledger, devices, hooks).run(start);
 }
 
 }  // namespace kz::load

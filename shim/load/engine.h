@@ -8,6 +8,7 @@
 #include <string>
 
 #include "shim/device.h"
+#include "shim/load/hooks.h"
 #include "shim/load/job.h"
 #include "shim/load/ledger.h"
 
@@ -29,8 +30,7 @@ enum class Start { now, when_told };  // when_told: when the ledger names the ti
 
 // Returns when every thread has ended. Throws nothing for what a device does: that is in the ledger. When a worker
 // cannot be prepared, none of this process begins, and the ledger says why.
-// `stop` is asked now and then; true is ledger.ask_stop(1).
 void run_process(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices, Start start,
-                 const std::function<bool()>& stop = {});
+                 const Hooks& hooks = {});
 
 }  // namespace kz::load

@@ -45,6 +45,7 @@ class Calculation {
   Command command(uint32_t slot, unsigned variant) const;
   HbmAddr result(uint32_t slot) const { return block_->addr() + (2 * operand_ + slot * result_); }
   uint64_t result_bytes() const { return want_[0].size(); }
+  std::span<const std::byte> want(unsigned variant) const { return want_[variant]; }
   bool right(std::span<const std::byte> got, unsigned variant) const;
 
  private:

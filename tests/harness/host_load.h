@@ -13,6 +13,8 @@ namespace kz::test {
 // How much of the time some runnable thread of the host waited for a processor: "some" of /proc/pressure/cpu
 // (Linux, Documentation/accounting/psi.rst). A device that is slow leaves it alone, other work beside the
 // test does not. Where the kernel does not tell it, nothing counts as waited.
+// A guest cannot see what its host does; $KANGZAO_HOST_PRESSURE names a copy of the host's own file, made anew
+// about once a second, and the worse of both counts.
 class HostLoad {
  public:
   // The kernel weighs processors by whole ticks since the last reading: more frequent ones tell less than
@@ -28,11 +30,13 @@ class HostLoad {
   std::optional<double> share();
 
  private:
-  std::chrono::microseconds total() const;
+  // A copy changes at its own times: its share is taken from one change to the next, and holds until then.
+  double share_of_copy(std::chrono::steady_clock::time_point now);
 
-  Fd file_;
-  std::chrono::microseconds last_{0};
-  std::chrono::steady_clock::time_point at_;
+  Fd file_, copy_;
+  std::chrono::microseconds last_{0}, last_of_copy_{0};
+  std::chrono::steady_clock::time_point at_, copy_changed_;
+  double copy_share_ = 0;
 };
 
 // True as soon as `seen` is; false when it was not within `budget` of a time in which the host was not busy.

@@ -43,6 +43,13 @@ def file_name(side, row):
     return side + "_" + re.sub(r"[^A-Za-z0-9]+", "_", row["symbol"])
 
 
+def include(header):
+    """A header of a row; with a question mark before it: where the kernel has it."""
+    if not header.startswith("?"):
+        return f"#include <{header}>\n"
+    return f"#if __has_include(<{header[1:]}>)\n#include <{header[1:]}>\n#endif\n"
+
+
 def write_sources(folder, rows):
     """One file a row and side; returns {object name: (row, side)}."""
     folder.mkdir(parents=True)
@@ -54,11 +61,27 @@ def write_sources(folder, rows):
             name = file_name(side, row)
             assert name not in made, f"two rows for {row['symbol']}"
             made[name] = (row, side)
-            includes = "".join(f"#include <{h}>\n" for h in ["linux/module.h"] + row.get("include", "").split())
+            includes = "".join(include(h) for h in ["linux/module.h"] + row.get("include", "").split())
             (folder / f"{name}.c").write_text(f'{includes}{row[side]}\nMODULE_LICENSE("GPL");\n')
     objects = " ".join(f"{n}.o" for n in made)
     (folder / "Kbuild").write_text(f"obj-m := {objects}\nccflags-y := -Wno-missing-prototypes -Wno-missing-declarations\n")
     return made
+
+
+def split_log(text, names):
+    """The lines of each source, by the names in them. What the assembler says stands before the name."""
+    logs = {n: "" for n in names}
+    current, pending = None, ""
+    for line in text.split("\n"):
+        if line.startswith("/tmp/cc"):
+            pending += line + "\n"
+            continue
+        named = [n for n in re.findall(r"\b((?:old|new)_\w+)\.[co]\b", line) if n in logs]
+        current = named[0] if named else current
+        if current:
+            logs[current] += pending + line + "\n"
+            pending = ""
+    return logs
 
 
 def compile_rows(role, rows, work):
@@ -69,17 +92,8 @@ def compile_rows(role, rows, work):
     objects = [f"{n}.o" for n in made]
     r = subprocess.run([ROOTS, "build", role, work / "src", work / "out", "-k", "-j2", "-Otarget"] + objects,
                        capture_output=True, text=True, errors="replace", timeout=1800)
-    logs = {n: "" for n in made}
     text = r.stdout + r.stderr
-    for line in text.split("\n"):
-        for n in re.findall(r"\b((?:old|new)_\w+)\.[co]\b", line):
-            if n in logs:
-                current = n
-                break
-        else:
-            current = locals().get("current")
-        if current:
-            logs[current] += line + "\n"
+    logs = split_log(text, made)
     (work / "log").write_text(text)
     return {n: ((work / "out/src" / f"{n}.o").exists(), logs[n]) for n in made}
 

@@ -29,7 +29,7 @@ struct Change {
   std::string backport;            // older series in which a distribution has the new form too
   std::string before, after;       // what a driver wrote, what it writes now
   std::string cure;                // what compiles on both sides, and what to test the headers for
-  std::string source;              // subject of the kernel's commit, or a page of its documentation
+  std::string source;              // subject of the commit, a page of the documentation, or the header that shows it
   std::string include;             // headers of both codes
   std::string old_code, new_code;  // the smallest source of either form; new_code is the header test
   std::string verified;     // "both": compiled on kernels of either side; "after": on the newer side; "": not

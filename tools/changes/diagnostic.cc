@@ -92,6 +92,17 @@ void names_in_notes(std::string_view context, std::string_view before, std::stri
   }
 }
 
+// "MODULE_IMPORT_NS(DMA_BUF);" with DMA_BUF not known: the macro may be what changed.
+void macro_around(std::string_view context, std::string_view name, std::vector<std::string_view>& out) {
+  for (size_t at = 0; (at = context.find(name, at)) != std::string_view::npos; ++at) {
+    if (at == 0 || context[at - 1] != '(') continue;
+    std::string_view before = context.substr(0, at - 1);
+    size_t from = before.find_last_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+    std::string_view macro = before.substr(from == std::string_view::npos ? 0 : from + 1);
+    if (macro.size() > 3) out.push_back(macro);
+  }
+}
+
 // The lines after the first that belong to a message.
 std::string read_context(std::string_view log, size_t from) {
   std::string out;
@@ -138,7 +149,7 @@ std::vector<std::string_view> Diagnostic::subjects() const {
   } else if (has("implicit declaration of function") || has("undeclared") || has("unknown type name") ||
              has("arguments to function '") || has("passing argument") ||
              has("incompatible type for argument") || m.starts_with("macro ")) {
-    if (!names.empty()) out.push_back(names[m.starts_with("macro") || !has("passing argument") ? 0 : 0]);
+    if (!names.empty()) out.push_back(names[0]);
   } else if (has("undefined type") || has("incomplete type") || has("incomplete definition")) {
     if (!names.empty()) out.push_back(bare(names[0]));
   }
@@ -146,6 +157,7 @@ std::vector<std::string_view> Diagnostic::subjects() const {
     names_in_notes(context, "note: '", " declared here", out);
     names_in_notes(context, "note: macro '", " defined here", out);
   }
+  if (has("undeclared") && !out.empty()) macro_around(context, std::string(out[0]), out);
   if (!out.empty()) names_in_notes(context, "in expansion of macro '", "", out);
   if (!out.empty()) names_in_notes(context, "expanded from macro '", "", out);
   return out;

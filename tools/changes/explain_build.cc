@@ -15,6 +15,22 @@ namespace kz::changes {
 namespace {
 
 using C = Confidence;
+constexpr std::string_view not_exported =
+    "the symbol is not exported, is inline or a macro on another kernel, belongs to an option that is off, "
+    "or to another module "
+    "whose Module.symvers was not given";
+constexpr std::string_view look_in_symvers =
+    "look for it in Module.symvers of the target kernel; for another module's symbol set "
+    "KBUILD_EXTRA_SYMBOLS";
+constexpr std::string_view namespaces =
+    "symbols of a namespace need an import. MODULE_IMPORT_NS(\"X\") with quotes compiles before 6.13 too, "
+    "but imports nothing there";
+constexpr std::string_view gpl_only =
+    "the symbol is exported with EXPORT_SYMBOL_GPL and MODULE_LICENSE says something else; more symbols "
+    "become GPL-only over time";
+constexpr std::string_view gpl_cure =
+    "use another interface, or license the module under the GPL where that is true";
+
 constexpr TextRule build_rules[] = {
     {"headers_missing", "*** {}: No such file or directory.  Stop.", "make did not find {0}",
      "the kernel's build folder is not there: its headers are not installed, or KDIR names another kernel",
@@ -48,7 +64,7 @@ constexpr TextRule build_rules[] = {
      "module and kernel are not built by the same compiler",
      "often without consequence; options that only one knows fail",
      "use the compiler that the next lines of the log name", C::low, true},
-    {"objtool_proc", "objtool: {}/proc/self/{}", "objtool could not read /proc",
+    {"objtool_proc", "objtool [{}]: read_stack_limit: fopen failed", "objtool could not read /proc",
      "objtool of 7.x wants /proc, which a chroot or container may lack",
      "mount proc in the root: mount -t proc proc ROOT/proc"},
     {"objtool", "objtool: {}", "objtool: {0}",
@@ -62,26 +78,31 @@ constexpr TextRule build_rules[] = {
     {"btf_skipped", "Skipping BTF generation for {} due to unavailability of vmlinux", "no BTF in {0}",
      "the headers package has no vmlinux", "nothing: the module loads without", C::low, true},
     {"undefined_symbol", "modpost: \"{}\" [{}] undefined!",
-     "{1} uses {0}, which no module and no kernel here exports",
-     "the symbol is not exported, is inline or a macro on another kernel, belongs to an option that is off, "
-     "or to another module "
-     "whose Module.symvers was not given",
-     "look for it in Module.symvers of the target kernel; for another module's symbol set "
-     "KBUILD_EXTRA_SYMBOLS"},
+     "{1} uses {0}, which no module and no kernel here exports", not_exported, look_in_symvers, C::high,
+     false, 0, 1},
+    {"undefined_symbol", "modpost: {}: symbol '{}' undefined!",
+     "{0} uses {1}, which no module and no kernel here exports", not_exported, look_in_symvers, C::high,
+     false, 1, 0},
     {"namespace_missing", "modpost: module {} uses symbol {} from namespace {}, but does not import it",
-     "{0} uses {1}, which belongs to the namespace {2}",
-     "exported symbols of a namespace need an import from 5.4 on",
-     "add MODULE_IMPORT_NS(\"{2}\") (without the quotes before 6.13: the quoted form compiles there and "
-     "imports nothing)"},
-    {"gpl_only", "GPL-incompatible module {} uses GPL-only symbol '{}'",
-     "{0} uses {1}, which only GPL modules may use",
-     "the symbol is exported with EXPORT_SYMBOL_GPL and MODULE_LICENSE says something else; more symbols "
-     "become GPL-only over time",
-     "use another interface, or license the module under the GPL"},
+     "{0} uses {1}, which belongs to the namespace {2}", namespaces,
+     "add MODULE_IMPORT_NS(\"{2}\"), before 6.13 MODULE_IMPORT_NS({2})", C::high, false, 1, 0},
+    {"namespace_missing", "modpost: {}: module uses symbol '{}' from namespace '{}', but does not import it",
+     "{0} uses {1}, which belongs to the namespace {2}", namespaces,
+     "add MODULE_IMPORT_NS(\"{2}\"), before 6.13 MODULE_IMPORT_NS({2})", C::high, false, 1, 0},
+    {"gpl_only", "modpost: GPL-incompatible module {} uses GPL-only symbol '{}'",
+     "{0} uses {1}, which only GPL modules may use", gpl_only, gpl_cure, C::high, false, 1, 0},
+    {"gpl_only", "modpost: {}: GPL-incompatible module uses GPL-only symbol '{}'",
+     "{0} uses {1}, which only GPL modules may use", gpl_only, gpl_cure, C::high, false, 1, 0},
     {"licence_missing", "missing MODULE_LICENSE() in {}", "{0} has no licence",
+     "modpost refuses it from 5.12 on", "add MODULE_LICENSE()"},
+    {"licence_missing", "modpost: {}: missing MODULE_LICENSE()", "{0} has no licence",
      "modpost refuses it from 5.12 on", "add MODULE_LICENSE()"},
     {"description_missing", "missing MODULE_DESCRIPTION() in {}", "{0} has no description",
      "modpost remarks it from 6.11 on", "add MODULE_DESCRIPTION()", C::low, true},
+    {"description_missing", "modpost: {}: missing MODULE_DESCRIPTION()", "{0} has no description",
+     "modpost remarks it from 6.11 on", "add MODULE_DESCRIPTION()", C::low, true},
+    {"assembler_export", "Error: junk at end of line, first unrecognized character is `{}",
+     "the assembler stumbled over {0}", "", "", C::medium},
     {"symvers_missing", "Module.symvers{}is missing", "no Module.symvers",
      "without it symbols are neither checked nor versioned: the module may then be refused at load",
      "use headers that have Module.symvers, or build the kernel once", C::medium},
@@ -130,10 +151,23 @@ Match match_of(const Diagnostic& d, unsigned release) {
   if (m.change == nullptr && lost_cflags(d, release)) m = {row_named("EXTRA_CFLAGS"), false, 1};
   if (m.change == nullptr || !subjects.empty()) return m;
   // A message that names types only: the words in the code below it count where types are what it is about.
-  constexpr std::string_view about_types[] = {
-      "incompatible", "void value",      "discards",    "read-only",      "undefined type",
-      "incomplete",   "const-qualified", "too many",    "too few",        "storage size",
-      "aggregate",    "without a cast",  "drops const", "not assignable", "expression of type 'void'"};
+  constexpr std::string_view about_types[] = {"incompatible",
+                                              "void value",
+                                              "discards",
+                                              "read-only",
+                                              "undefined type",
+                                              "incomplete",
+                                              "const-qualified",
+                                              "too many",
+                                              "too few",
+                                              "storage size",
+                                              "aggregate",
+                                              "without a cast",
+                                              "drops const",
+                                              "must be array",
+                                              "negative width",
+                                              "not assignable",
+                                              "expression of type 'void'"};
   bool typed =
       std::ranges::any_of(about_types, [&](auto t) { return d.message.find(t) != std::string::npos; });
   if (!typed && m.score < 16) return {};
@@ -209,20 +243,19 @@ void explain_diagnostics(std::string_view log, unsigned release, Collected& out)
 // What modpost misses may be a row of the table, too.
 void explain_lines(std::string_view log, unsigned release, Collected& out) {
   for (const TextHit& hit : find_rules(log, build_rules)) {
-    if (hit.rule->name == "objtool" && hit.line.find("/proc/") != std::string::npos) continue;
     Finding f = finding_of(hit);
-    if (f.name == "undefined_symbol" || f.name == "gpl_only" || f.name == "namespace_missing") {
-      f.symbol = hit.parts[f.name == "undefined_symbol" ? 0 : 1];
-      f.file = hit.parts[f.name == "undefined_symbol" ? 1 : 0];
-      Match m = f.name == "undefined_symbol" ? find_change({f.symbol}, f.symbol, "", release) : Match{};
-      if (m.change != nullptr) {
-        Finding row = finding_of(m, f.symbol, release);
-        row.what = f.what;
-        row.file = f.file;
-        row.evidence = f.evidence;
-        row.count = f.count;
-        f = std::move(row);
-      }
+    Match m;
+    if (f.name == "undefined_symbol") m = find_change({f.symbol}, f.symbol, "", release);
+    if (f.name == "assembler_export")
+      m = {row_named("EXPORT_SYMBOL_NS_GPL"), release != 0 && release < series_of("6.13"), 16};
+    if (m.change != nullptr) {
+      Finding row = finding_of(m, f.symbol, release);
+      row.what = f.what;
+      row.file = f.file;
+      row.evidence = f.evidence;
+      row.count = f.count;
+      row.confidence = std::min(row.confidence, f.confidence);
+      f = std::move(row);
     }
     out.add(std::move(f), hit.at);
   }
@@ -231,6 +264,8 @@ void explain_lines(std::string_view log, unsigned release, Collected& out) {
 // A build that failed without a line that says why.
 void explain_bare_failure(std::string_view log, Collected& out) {
   constexpr TextRule failures[] = {
+      {"not_known", "{}: Error: {}", "the assembler refused it: {1}", "", "", C::low},
+      {"not_known", "error: objtool {}", "objtool: {0}", "", "", C::low},
       {"not_known", "ERROR: modpost: {}", "modpost: {0}", "modpost refused the module", "", C::low},
       {"not_known", "collect2: error: {}", "the linker failed: {0}", "", "", C::low},
       {"not_known", "ld: {}: error: {}", "the linker failed: {1}", "", "", C::low},

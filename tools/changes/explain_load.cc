@@ -24,25 +24,28 @@ constexpr TextRule load_rules[] = {
      "types that the symbol uses differ between the headers the module was built with and this kernel "
      "(CONFIG_MODVERSIONS); with "
      "module_layout the whole configuration differs",
-     rebuild},
+     rebuild, C::high, false, 1, 0},
     {"no_symbol_version", "{}: no symbol version for {}", "{0} carries no version of {1}",
      "it was built without the Module.symvers of this kernel, or of the other module that exports the symbol",
-     "build with the kernel's Module.symvers; for another module's symbols set KBUILD_EXTRA_SYMBOLS"},
+     "build with the kernel's Module.symvers; for another module's symbols set KBUILD_EXTRA_SYMBOLS", C::high,
+     false, 1, 0},
     {"unknown_symbol", "{}: Unknown symbol {} (err {})", "{0} needs {1}, which this kernel does not offer it",
      "", ""},
     {"namespace_missing", "{}: module uses symbol ({}) from namespace {}, but does not import it",
-     "{0} uses {1} of the namespace {2}", "exported symbols of a namespace need an import from 5.4 on",
-     "add MODULE_IMPORT_NS(\"{2}\") (without the quotes before 6.13: the quoted form compiles there and "
-     "imports nothing)"},
+     "{0} uses {1} of the namespace {2}",
+     "symbols of a namespace need an import. MODULE_IMPORT_NS(\"X\") with quotes compiles before 6.13 too, "
+     "but imports nothing there",
+     "add MODULE_IMPORT_NS(\"{2}\"), before 6.13 MODULE_IMPORT_NS({2})", C::high, false, 1, 0},
     {"gpl_only", "module using GPL-only symbols uses symbols {} from proprietary module {}",
      "symbols {0} of {1} are not to be had",
      "a module that uses symbols of a proprietary module may use no GPL-only symbol",
-     "license the module under the GPL"},
+     "license the module under the GPL", C::high, false, 0, 1},
     {"symbol_get", "failing symbol_get of non-GPLONLY symbol {}", "symbol_get of {0} was refused",
      "from 6.6 on only symbols exported with EXPORT_SYMBOL_GPL can be had that way",
-     "link against the symbol, or have its owner export it GPL"},
+     "link against the symbol, or have its owner export it GPL", C::high, false, 0},
     {"duplicate_symbol", "{}: exports duplicate symbol {} (owned by {})", "{0} exports {1}, and so does {2}",
-     "two copies of one driver: an in-tree one and this one, or an old one still loaded", "unload {2} first"},
+     "two copies of one driver: an in-tree one and this one, or an old one still loaded", "unload {2} first",
+     C::high, false, 1, 0},
     {"unsigned", "Loading of unsigned module is rejected", "the kernel refuses modules without a signature",
      "module.sig_enforce=1, CONFIG_MODULE_SIG_FORCE or Secure Boot",
      "sign the module with a key the kernel trusts (kmodsign, mokutil --import), or turn Secure Boot off"},
@@ -66,6 +69,9 @@ constexpr TextRule load_rules[] = {
      "{0} is not signed", "this kernel only remarks it (taint E)", "nothing, or sign it", C::low, true},
     {"taint_out_of_tree", "{}: loading out-of-tree module taints kernel", "{0} is not of the kernel's tree",
      "taint O", "nothing", C::low, true},
+    {"taint_licence", "{}: module license taints kernel", "{0} has a licence that is not the GPL",
+     "taint P: GPL-only symbols are refused to it", "set MODULE_LICENSE(\"GPL\") where that is true", C::low,
+     true},
     {"taint_licence", "{}: module license '{}' taints kernel", "{0} says licence '{1}'",
      "taint P: GPL-only symbols are refused to it", "set MODULE_LICENSE(\"GPL\") where that is true", C::low,
      true},
@@ -90,9 +96,11 @@ constexpr TextRule load_rules[] = {
     {"relocation", "kipping invalid relocation target, existing value is nonzero{}",
      "a relocation was applied already", "the file was linked twice, or stripped wrongly",
      "rebuild it; never strip more than debug sections (strip -g)"},
-    {"elf", "{}: Invalid ELF header magic", "the file is no ELF object",
+    {"elf", "Invalid ELF header magic", "the file is no ELF object",
      "an empty, compressed or cut file: insmod of busybox reads no .ko.xz",
      "decompress the module, or use kmod's modprobe"},
+    {"elf", "Invalid ELF section header overflow", "the file ends before its sections do",
+     "cut off while it was copied", "copy it again"},
     {"elf", "{}: module has invalid ELF structures", "the file is broken",
      "cut off while it was copied, or stripped wrongly", "copy it again"},
     {"elf", "Invalid architecture in ELF header: {}", "the module is for another architecture ({0})",
@@ -104,6 +112,8 @@ constexpr TextRule load_rules[] = {
      "two drivers, or two instances of one, take one name; or remove did not clean up",
      "unload the other driver", C::medium},
     {"init_value", "'{}'->init suspiciously returned {}", "{0}: init returned {1}",
+     "init must return 0 or a negative errno", "return an errno"},
+    {"init_value", "{}: init suspiciously returned {}", "{0}: init returned {1}",
      "init must return 0 or a negative errno", "return an errno"},
     {"probe_failed", "probe with driver {} failed with error {}", "the probe of {0} failed with error {1}",
      "the module is in; the device was refused by the driver", "the driver's own lines before it say why",
@@ -126,7 +136,7 @@ constexpr Errno errnos[] = {
     {"Exec format error", "module_format",
      "the module was built for another kernel or machine; the kernel's log has the reason",
      "look into dmesg; compare modinfo -F vermagic with uname -r"},
-    {"Unknown symbol in module", "module_symbols",
+    {"unknown symbol in module", "module_symbols",
      "a symbol is missing or has another version; the kernel's log names it",
      "look into dmesg; load what the module depends on first (modprobe does)"},
     {"File exists", "already_loaded", "a module of that name is loaded", "rmmod it first"},
@@ -201,6 +211,14 @@ void fill_unknown_symbol(Finding& f, const TextHit& hit, unsigned release) {
   }
 }
 
+// Whatever the case: busybox writes some of them small.
+bool holds(std::string_view text, std::string_view part) {
+  auto same = [](char a, char b) {
+    return tolower(static_cast<unsigned char>(a)) == tolower(static_cast<unsigned char>(b));
+  };
+  return std::ranges::search(text, part, same).begin() != text.end();
+}
+
 void explain_insmod(std::string_view log, std::vector<Finding>& findings, std::vector<size_t>& positions) {
   for (const TextHit& hit : find_rules(log, insmod_lines)) {
     Finding f = finding_of(hit);
@@ -210,7 +228,7 @@ void explain_insmod(std::string_view log, std::vector<Finding>& findings, std::v
     f.cure = "look into dmesg";
     f.confidence = Confidence::low;
     for (const Errno& e : errnos) {
-      if (hit.parts[1].find(e.text) == std::string::npos) continue;
+      if (!holds(hit.parts[1], e.text)) continue;
       f.name = e.name;
       f.cause = e.cause;
       f.cure = e.cure;
@@ -219,6 +237,26 @@ void explain_insmod(std::string_view log, std::vector<Finding>& findings, std::v
     }
     findings.push_back(std::move(f));
     positions.push_back(hit.at);
+  }
+}
+
+// A symbol that is refused for a reason given before is reported as unknown too; a proprietary module sees no
+// GPL-only ones.
+void drop_repeats(std::vector<Finding>& findings, std::vector<size_t>& positions) {
+  auto named = [&](std::string_view name, std::string_view symbol) {
+    return std::ranges::any_of(
+        findings, [&](const Finding& f) { return f.name == name && (symbol.empty() || f.symbol == symbol); });
+  };
+  for (size_t i = findings.size(); i-- > 0;) {
+    Finding& f = findings[i];
+    if (f.name != "unknown_symbol") continue;
+    if (named("symbol_version", f.symbol) || named("namespace_missing", f.symbol) ||
+        named("no_symbol_version", f.symbol)) {
+      findings.erase(findings.begin() + static_cast<std::ptrdiff_t>(i));
+      positions.erase(positions.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (named("taint_licence", "")) {
+      f.cause += "; the module's licence is not the GPL, so GPL-only symbols do not exist for it";
+    }
   }
 }
 
@@ -231,19 +269,17 @@ std::vector<Finding> explain_load(std::string_view log, std::string_view kernel_
   std::vector<Finding> findings;
   std::vector<size_t> positions;
   for (const TextHit& hit : find_rules(log, load_rules)) {
-    if (hit.rule->name == "namespace_missing" && hit.line.find("modpost") != std::string::npos) continue;
+    if (hit.line.find("modpost: ") != std::string::npos) continue;  // the build's
     Finding f = finding_of(hit);
     if (f.name == "version_magic") {
-      f.symbol = hit.parts[0];
       f.cause += ": " + compare_magic(hit.parts[1], hit.parts[2]);
     } else if (f.name == "unknown_symbol") {
       fill_unknown_symbol(f, hit, release);
-    } else if (hit.parts.size() > 1) {
-      f.symbol = hit.parts[1];
     }
     findings.push_back(std::move(f));
     positions.push_back(hit.at);
   }
+  drop_repeats(findings, positions);
   if (std::ranges::all_of(findings, &Finding::harmless)) explain_insmod(log, findings, positions);
   std::string_view built_for = vermagic.substr(0, vermagic.find(' '));
   bool told = std::ranges::any_of(findings, [](const Finding& f) { return f.name == "version_magic"; });

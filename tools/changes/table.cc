@@ -154,32 +154,41 @@ int score_words(const Words& words, const std::vector<std::string_view>& subject
   return score;
 }
 
+// A header row is about names that are not there, not about how they are used.
+bool speaks_of_use(std::string_view message) {
+  return message.find("arguments to function") != std::string_view::npos ||
+         message.find("no member named") != std::string_view::npos;
+}
+
+// One name in two forms: which one the source has follows from the kernel that refuses it.
+bool same_name(const Change& row) {
+  return row.kind == "signature" || row.kind == "const" || row.kind == "return";
+}
+
 }  // namespace
 
 Match find_change(const std::vector<std::string_view>& subjects, std::string_view message,
                   std::string_view context, unsigned release) {
   Match best;
   unsigned best_since = 0;
+  bool use = speaks_of_use(message);
+  auto consider = [&](const Change& row, const Words& words, bool newer) {
+    if (use && row.kind == "header") return;
+    int score = score_words(words, subjects, message, context);
+    if (score == 0) return;
+    if (!subjects.empty() && subjects[0] == words[0]) ++score;
+    bool old_refused = release == 0 || release >= series_of(row.since);
+    bool new_unknown = release == 0 || release < series_of(row.new_since);
+    if (!newer && !old_refused && same_name(row)) newer = true;
+    score = score * 4 + ((newer ? new_unknown : old_refused) ? 2 : 0) + (newer ? 0 : 1);
+    unsigned since = series_of(row.since);
+    if (score < best.score || (score == best.score && since <= best_since)) return;
+    best = {&row, newer, score};
+    best_since = since;
+  };
   for (const Change& row : table()) {
-    for (bool newer : {false, true}) {
-      // Who writes the new form on a kernel that has it fails for another reason; so does the old form where
-      // it is right.
-      unsigned edge = newer ? series_of(row.new_since) : series_of(row.since);
-      bool fits = release == 0 || (newer ? release < edge : release >= edge);
-      for (const Words& words : newer ? row.new_words : row.words) {
-        int score = score_words(words, subjects, message, context);
-        if (score == 0) continue;
-        score = score * 4 + (fits ? 2 : 0) + (newer ? 0 : 1);
-        unsigned since = series_of(row.since);
-        if (score < best.score || (score == best.score && since <= best_since)) continue;
-        best = {&row, newer, score};
-        best_since = since;
-      }
-    }
-    // One name, two forms: on an older kernel the source is the newer one.
-    if (best.change == &row && !best.newer_form && release != 0 && release < series_of(row.since) &&
-        row.new_words.empty() && (row.kind == "signature" || row.kind == "const" || row.kind == "return"))
-      best.newer_form = true;
+    for (const Words& words : row.words) consider(row, words, false);
+    for (const Words& words : row.new_words) consider(row, words, true);
   }
   return best;
 }

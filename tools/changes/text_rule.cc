@@ -113,6 +113,11 @@ Finding finding_of(const TextHit& hit) {
   f.cure = filled(hit.rule->cure, hit.parts);
   f.confidence = hit.rule->confidence;
   f.harmless = hit.rule->harmless;
+  auto part = [&](int n) {
+    return n >= 0 && static_cast<size_t>(n) < hit.parts.size() ? hit.parts[n] : std::string{};
+  };
+  f.symbol = part(hit.rule->symbol);
+  f.file = part(hit.rule->file);
   f.evidence = hit.line;
   f.count = hit.count;
   return f;

@@ -17,6 +17,7 @@ struct TextRule {
   std::string_view name, pattern, what, cause, cure;
   Confidence confidence = Confidence::high;
   bool harmless = false;
+  int symbol = -1, file = -1;  // which {} is the symbol, and which the module; -1: none
 };
 
 struct TextHit {

@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Installs the Debian or Ubuntu packages that building and testing need. Prints what is missing before it does anything.
-# usage: deps.sh [build] [test] [fuzz]      (default: build test)
+# usage: deps.sh [build] [test] [lab] [fuzz] [bench]      (default: build test)
 # DEPS=skip: only reports what is missing.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libc6-dev linux-libc-dev libpci-dev libudev-dev liburing-dev libcli11-dev
   nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libopenblas-dev libeigen3-dev pci.ids"
 test="python3 python3-jsonschema libxml2-utils pciutils"
+lab="make gcc python3 pciutils xz-utils mount util-linux perl debian-archive-keyring"
 fuzz="clang lld llvm"
+bench="fio make xz-utils"
 
 [ $# -gt 0 ] || set -- build test
 want=
@@ -16,8 +18,10 @@ for group in "$@"; do
   case "$group" in
     build) want="$want $build" ;;
     test) want="$want $test" ;;
+    lab) want="$want $lab" ;;
     fuzz) want="$want $fuzz" ;;
-    *) echo "deps: unknown group '$group' (build, test, fuzz)" >&2; exit 2 ;;
+    bench) want="$want $bench" ;;
+    *) echo "deps: unknown group '$group' (build, test, lab, fuzz, bench)" >&2; exit 2 ;;
   esac
 done
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
@@ -69,7 +70,7 @@ int load_command(const LoadArgs& a) {
   if (!a.output.empty() && ::access(a.output.c_str(), F_OK) == 0)
     throw JournalError("create " + a.output + ": it is there already; name a file that is not there yet");
   bool named = !a.run_dir.empty();
-  std::string directory = named ? a.run_dir : new_run_directory();
+  std::string directory = std::filesystem::absolute(named ? a.run_dir : new_run_directory()).lexically_normal();
   create_run_directory(directory);
   JournalWriter journal(directory, JournalWriter::Mode::create);
   if (!named) point_latest(directory);

@@ -6,6 +6,7 @@
 
 #include "tools/journal/writer.h"
 #include "tools/kangzao/commands.h"
+#include "tools/kangzao/load/document.h"
 #include "tools/kangzao/run_output.h"
 #include "tools/report/compare.h"
 #include "tools/report/formats.h"
@@ -22,11 +23,24 @@ TerminalStyle style() {
   return {.colour = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr};
 }
 
-RunSummary read_run(const std::string& path) {
-  RunSummary run = summarize(read_journal(path));
+RunSummary run_of(const Journal& journal, const std::string& path) {
+  RunSummary run = summarize(journal);
   if (!run.device.empty()) return run;
   throw JournalError(fmt::format(
       "read run {}: no record says what it was started on; that is not the journal of a run", path));
+}
+
+RunSummary read_run(const std::string& path) { return run_of(read_journal(path), path); }
+
+bool is_load(const Journal& journal) { return text_of(journal.records.front(), "type") == "load-start"; }
+
+// The result that a load left, as it was printed then.
+void report_load(const Journal& journal, bool json, const std::string& output) {
+  for (const auto& record : journal.records) {
+    if (text_of(record, "type") != "load-result") continue;
+    return write_output(json ? dump(record) : load_table(record), output);
+  }
+  write_output("the load was cut off, or still runs: its journal has no result\n", output);
 }
 
 }  // namespace
@@ -63,7 +77,13 @@ void add_report(CLI::App& app, int& exit_status) {
       ->excludes(junit);
   sub->add_option("--output", a->output, "write to this file, which must not exist yet");
   sub->callback([a, &exit_status] {
-    RunSummary run = read_run(a->run);
+    Journal journal = read_journal(a->run);
+    if (is_load(journal)) {
+      report_load(journal, a->json, a->output);
+      exit_status = 0;
+      return;
+    }
+    RunSummary run = run_of(journal, a->run);
     TerminalStyle look = a->output.empty() ? style() : TerminalStyle{};
     write_output(a->json    ? dump(to_json(run))
                  : a->junit ? to_junit(run)

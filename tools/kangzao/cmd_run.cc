@@ -113,6 +113,10 @@ void add_resume(CLI::App& app, int& exit_status) {
   sub->add_flag("--json", *json, "result as one JSON document on standard output");
   sub->callback([=, &exit_status] {
     catch_signals();
+    if (is_lab_run(*directory)) {
+      exit_status = resume_lab(*directory, *json);
+      return;
+    }
     exit_status = print_run(Runner::resume(*directory, *json)->go(), *directory, *json);
   });
 }

@@ -16,8 +16,13 @@ void add_report(CLI::App& app, int& exit_status);
 void add_compare(CLI::App& app, int& exit_status);
 void add_gauntlet(CLI::App& app, int& exit_status);
 void add_load(CLI::App& app, int& exit_status);
+void add_lab(CLI::App& app, int& exit_status);
 void add_changes(CLI::App& app, int& exit_status);
 void add_internal(CLI::App& app, int& exit_status);
+
+// A run of the lab, to go on with in a lab.
+bool is_lab_run(const std::string& directory);
+int resume_lab(const std::string& directory, bool json);
 
 // Writes to standard output, or to `file` (empty: none), which must not exist yet. Throws JournalError.
 void write_output(const std::string& text, const std::string& file);

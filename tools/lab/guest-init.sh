@@ -1,14 +1,30 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: GPL-2.0-or-later
-# First process of a lab guest: mounts what is needed, runs /lab/run, tells its exit status on the console, powers off.
+# First process of a lab guest: mounts what is needed, streams the kernel log to the host, runs /lab/run, powers off.
+# A folder of the host is /host; a shell for programs of the host listens on the second serial line.
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/tmp
+export PATH=/bin:/usr/bin HOME=/root TERM=linux LC_ALL=C
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
-mount -t debugfs debugfs /sys/kernel/debug
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /tmp
-echo "lab: kernel $(uname -r)"
+ip link set lo up
+echo "lab: kernel $(uname -r)" >/dev/console
+. /lab/env
+export boot KANGZAO_HOST_PRESSURE=/host/pressure
+
+for m in virtio_pci 9pnet_virtio 9p; do modprobe "$m" 2>/dev/null; done
+if ! mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=131072 host /host; then
+  echo "lab: no share: this kernel has no 9p over virtio (CONFIG_NET_9P_VIRTIO, CONFIG_9P_FS, CONFIG_VIRTIO_PCI)" >/dev/console
+  poweroff -f
+fi
+cat /dev/kmsg >"$boot/kernel.log" 2>/dev/null &
+(while :; do cut -d' ' -f1 /proc/uptime >"$boot/alive"; sleep 1; done) &
+stty -F /dev/ttyS1 raw -echo 2>/dev/null && (while :; do setsid sh </dev/ttyS1 >/dev/ttyS1 2>&1; done) &
 sh /lab/run
-echo "lab: exit $?"
+sync
 poweroff -f

@@ -3,7 +3,10 @@
 # Extracted Debian roots for the kernel lab: one per kernel role, and one with QEMU. Nothing is installed on the host.
 #
 # usage: roots.sh list                    roles, suites, versions found in the cache
-#        roots.sh get ROLE...             fetches what the cache lacks; ROLE: stable-1 stable backports sid qemu
+#        roots.sh get ROLE...             fetches what the cache lacks; ROLE: stable-1 stable backports sid qemu,
+#                                         stable-1-debug backports-debug (kernels built here, 10 min and more)
+#        roots.sh has ROLE                prints yes or no
+#        roots.sh busybox                 prints the path of a static busybox, fetched where the cache has none
 #        roots.sh path ROLE               prints the folder of a cached root
 #        roots.sh version ROLE            prints the kernel release of a cached root
 #        roots.sh run ROLE CMD...         runs CMD inside the root (its own mount namespace, /proc mounted)
@@ -19,9 +22,11 @@ cache="${XDG_CACHE_HOME:-$HOME/.cache}/kangzao/roots"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 tools="gcc,libc6-dev,make,dash,bash,coreutils,sed,grep,mawk,findutils,kmod,xz-utils"
 need_mb=1200
+need_debug_mb=6000
+here=$(cd "$(dirname "$0")" && pwd)
 
 die() { code=$1; shift; echo "roots: $*" >&2; exit "$code"; }
-usage() { sed -n '5,11s/^# //p' "$0" >&2; exit 2; }
+usage() { sed -n '5,14s/^# //p' "$0" >&2; exit 2; }
 
 suite_of() {
   case "$1" in
@@ -29,8 +34,10 @@ suite_of() {
     stable) echo trixie ;;
     backports) echo trixie-backports ;;
     sid) echo sid ;;
+    stable-1-debug) echo bookworm-debug ;;
+    backports-debug) echo trixie-backports-debug ;;
     qemu) echo qemu ;;
-    *) die 2 "unknown role '$1' (stable-1, stable, backports, sid, qemu)" ;;
+    *) die 2 "unknown role '$1' (stable-1, stable, backports, sid, stable-1-debug, backports-debug, qemu)" ;;
   esac
 }
 
@@ -47,10 +54,10 @@ mirror() {
 
 # A sources file for a suite; backports need their base suite too.
 sources() {
-  case "$1" in
+  case "${1%-debug}" in
     bookworm) suites="bookworm" ;;
     trixie-backports | qemu) suites="trixie trixie-backports" ;;
-    *) suites="$1" ;;
+    *) suites="${1%-debug}" ;;
   esac
   printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$(mirror)" "$suites" "$keyring"
 }
@@ -71,7 +78,7 @@ newest() {
   lists="$cache/.apt/$suite"
   mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/sources.list.d"
   sources "$suite" >"$lists/sources.list.d/lab.sources"
-  apt_private "$suite" apt-get -qq update || die 125 "the archive $(mirror) cannot be reached for $suite"
+  apt_private "$suite" apt-get -qq -o APT::Update::Error-Mode=any update 2>/dev/null || die 125 "the archive $(mirror) cannot be reached for $suite"
   pin=linux-headers-amd64
   case "$suite" in *-backports) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '/backports/ { print $3; exit }') ;;
     *) version=$(apt_private "$suite" apt-cache madison "$pin" | awk '{ print $3; exit }') ;;
@@ -94,6 +101,17 @@ find_mmdebstrap() {
     rm -f mmdebstrap_*.deb) || die 125 "mmdebstrap is neither installed nor to be had from the archive"
 }
 
+find_busybox() {
+  for busybox in "$cache/.busybox/bin/busybox" "$cache/.busybox/usr/bin/busybox"; do
+    [ ! -x "$busybox" ] || return 0
+  done
+  mkdir -p "$cache/.busybox"
+  (cd "$cache/.busybox" && apt-get -qq -o APT::Sandbox::User=root download busybox-static && dpkg-deb -x busybox-static_*.deb . &&
+    rm -f busybox-static_*.deb) || die 125 "busybox-static is not to be had from the archive"
+  busybox="$cache/.busybox/usr/bin/busybox"
+  [ -x "$busybox" ] || busybox="$cache/.busybox/bin/busybox"
+}
+
 check_host() {
   [ "$(id -u)" -eq 0 ] || die 125 "extracting and entering a root needs root"
   [ -r "$keyring" ] || die 125 "no $keyring (package debian-archive-keyring)"
@@ -104,7 +122,8 @@ check_host() {
 
 extract() {
   suite=$1
-  base=${suite%-backports}
+  base=${suite%-debug}
+  base=${base%-backports}
   shift
   dir="$cache/$suite"
   rm -rf "$dir.new"
@@ -120,6 +139,24 @@ get_qemu() {
   extract qemu '--aptopt=APT::Default-Release "trixie-backports"' --include=qemu-system-x86
   rm -rf "$cache/qemu"
   mv "$cache/qemu.new" "$cache/qemu"
+}
+
+# A kernel with every checker on, built from the suite's own source package inside a root of its own.
+get_debug() {
+  suite=$(suite_of "$1")
+  release=$(newest "${suite%-debug}")
+  source="linux-source-$(echo "$release" | cut -d. -f1,2)"
+  case "$suite" in *-backports-debug) source="$source/${suite%-debug}" ;; esac
+  free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$need_debug_mb" ] || die 125 "$cache has $free MB free, building a debug kernel needs $need_debug_mb MB"
+  extract "$suite" "--include=$source,flex,bison,bc,libelf-dev,perl-base,tar,diffutils,cpio,$tools"
+  ln -sf mawk "$cache/$suite.new/usr/bin/awk"
+  mkdir -p "$cache/$suite.new/root"
+  cp "$here/debug-kernel.sh" "$here/debug.config" "$cache/$suite.new/root/"
+  enter "$cache/$suite.new" sh /root/debug-kernel.sh >"$cache/$suite.log" 2>&1 ||
+    die 1 "building the debug kernel failed: $(tail -n 1 "$cache/$suite.log") (see $cache/$suite.log)"
+  rm -rf "${cache:?}/$suite"
+  mv "$cache/$suite.new" "$cache/$suite"
 }
 
 get_kernel() {
@@ -150,7 +187,11 @@ get() {
     if [ -d "$dir" ]; then exec 9>&-; continue; fi
     find_mmdebstrap
     echo "roots: fetching $role ($(suite_of "$role"))"
-    if [ "$role" = qemu ]; then get_qemu; else get_kernel "$role"; fi
+    case "$role" in
+      qemu) get_qemu ;;
+      *-debug) get_debug "$role" ;;
+      *) get_kernel "$role" ;;
+    esac
     exec 9>&-
   done
 }
@@ -189,13 +230,15 @@ verb=$1
 shift
 case "$verb" in
   list)
-    for role in stable-1 stable backports sid qemu; do
+    for role in stable-1 stable backports sid stable-1-debug backports-debug qemu; do
       dir=$(root_of "$role")
       if [ -d "$dir" ]; then state=$(cat "$dir/.kz-release" 2>/dev/null || echo cached); else state=-; fi
-      printf '%-10s %-17s %s\n' "$role" "$(suite_of "$role")" "$state"
+      printf '%-16s %-24s %s\n' "$role" "$(suite_of "$role")" "$state"
     done
     ;;
   get) [ $# -ge 1 ] || usage; get "$@" ;;
+  has) [ $# -eq 1 ] || usage; dir=$(root_of "$1"); if [ -d "$dir" ]; then echo yes; else echo no; fi ;;
+  busybox) find_busybox; echo "$busybox" ;;
   path) [ $# -eq 1 ] || usage; have "$1"; root_of "$1" ;;
   version) [ $# -eq 1 ] || usage; have "$1"; cat "$(root_of "$1")/.kz-release" ;;
   run) [ $# -ge 2 ] || usage; role=$1; shift; have "$role"; enter "$(root_of "$role")" "$@" ;;

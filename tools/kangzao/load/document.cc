@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "shim/load/report.h"
+#include "tools/report/terminal.h"
 
 namespace kz {
 namespace {
@@ -93,7 +94,7 @@ std::string row(const std::string& job, const std::string& op, const json& a) {
 
 std::string names(const json& counts) {
   std::string out;
-  for (const auto& [name, n] : counts.items()) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, n.get<uint64_t>());
+  for (const auto& [name, n] : counts.items()) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", printable(name), n.get<uint64_t>());
   return out.empty() ? "" : " (" + out + ")";
 }
 
@@ -140,8 +141,8 @@ std::string load_table(const json& d) {
   std::string out = fmt::format(row_format, "JOB", "OPERATION", "SENT", "COMPLETED", "FAILED", "CANCELLED", "LOST",
                                 "PER SECOND", "MIN us", "P50", "P90", "P99", "P99.9", "MAX");
   for (const json& job : d.at("jobs")) {
-    auto name = job.at("name").get<std::string>();
-    for (const auto& [op, account] : job.at("ops").items()) out += row(std::exchange(name, ""), op, account);
+    auto name = printable(job.at("name").get<std::string>());
+    for (const auto& [op, account] : job.at("ops").items()) out += row(std::exchange(name, ""), printable(op), account);
     const json& b = job.at("back_pressure");
     if (job.at("loop") == "open")
       out += fmt::format("{:<12} {}: {} started late, the latest by {} us; backlog up to {}; {} due but never started; {} "
@@ -149,7 +150,7 @@ std::string load_table(const json& d) {
                          "", "back-pressure", b.at("late").get<uint64_t>(), us_text(b, "latest_us"),
                          b.at("backlog_max").get<uint64_t>(), b.at("not_started").get<uint64_t>(),
                          b.at("ring_full").get<uint64_t>());
-    for (const json& f : job.at("findings")) out += "             wrong: " + f.get<std::string>() + "\n";
+    for (const json& f : job.at("findings")) out += "             wrong: " + printable(f.get<std::string>()) + "\n";
   }
   const json& t = d.at("total");
   auto n = [&](const char* key) { return t.at(key).get<uint64_t>(); };

@@ -10,6 +10,7 @@
 namespace kz {
 
 nlohmann::json load_document(const LoadRequest& request, const LoadOutcome& outcome);
+// Throws nlohmann::json::exception where it is no such document.
 std::string load_table(const nlohmann::json& document);
 // Why the exit code is not 0, a line each.
 std::vector<std::string> load_reasons(const LoadOutcome& outcome);

@@ -250,7 +250,8 @@ int load_child(int ledger_fd, int text_fd, const std::string& source, LoadReques
   request.apply();
   Ledger ledger(request.plan, std::move(shared));
   load::OpenDevices devices;
-  load::run_process(request.plan, process, ledger, std::ref(devices), load::Start::when_told, told_to_stop);
+  load::run_process(request.plan, process, ledger, std::ref(devices), load::Start::when_told,
+                    {.stop = told_to_stop, .wrong = {}, .audit = {}});
   return 0;
 }
 

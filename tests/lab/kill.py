@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kills QEMU, or the lab itself, with SIGKILL at random moments of a run.
+
+After each kill the guest's journal on the host is readable to its last line, what it had judged stays judged, nothing is
+left running, and the run ends with a verdict for every test: by itself where QEMU died, by `kangzao resume` where the lab
+died.
+"""
+import argparse
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "e2e"))
+import common  # noqa: E402
+from guest import host_can  # noqa: E402
+
+FILTER = ["identify.*", "dma.host*", "queue.*"]
+
+
+def qemu_of(lab):
+    return [pid for pid, (parent, cmd) in common.processes().items() if parent == lab and "-machine" in cmd.split(" ")]
+
+
+def wait_for_kill_time(child, out, rng, span):
+    """Some seconds into the boot, or into the tests."""
+    deadline = time.monotonic() + rng.uniform(2, span)
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while child.poll() is None and not qemu_of(child.pid) and time.monotonic() < deadline + 60:
+        time.sleep(0.05)
+
+
+def lines_of(journal):
+    if not journal.exists():
+        return {}, []
+    records, _ = common.read_journal(journal)
+    return common.verdicts(records), records
+
+
+def one_round(args, rng, base, n):
+    out = pathlib.Path(base, f"round-{n}")
+    victim = rng.choice(["QEMU", "lab"])
+    with open(pathlib.Path(base, f"round-{n}.txt"), "wb") as sink:
+        child = subprocess.Popen([f"{args.bin}/kangzao", "lab", "--kernels", args.kernel, "--output", str(out), "--seed", str(n + 1), "--retries",
+                                  "0", *sum((["--filter", f] for f in FILTER), [])], stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        wait_for_kill_time(child, out, rng, args.span)
+        pids = qemu_of(child.pid) if victim == "QEMU" else [child.pid]
+        hit = child.poll() is None and bool(pids)
+        for pid in pids if hit else []:
+            os.kill(pid, signal.SIGKILL)
+        inner = out / args.kernel / "run" / "journal.jsonl"
+        time.sleep(0.5)
+        before, _ = lines_of(inner)  # raises where a line before the last cannot be read
+        code = child.wait(900)
+    problems = []
+    left = {}
+    for _ in range(100):
+        left = common.touching(out)
+        if not left:
+            break
+        time.sleep(0.1)
+    if left:
+        problems.append(f"left running: {left}")
+    if victim == "lab" and hit:
+        done = common.run([f"{args.bin}/kangzao", "resume", str(out)], timeout=900)
+        code = done.returncode
+        if not (out / "journal.jsonl").exists():
+            return victim, hit, problems  # killed before it began
+    after, records = lines_of(out / "journal.jsonl")
+    wanted = {t["id"] for t in records[0]["tests"]} if records else set()
+    if records and records[-1]["type"] != "run-end":
+        problems.append(f"the lab's journal ends with {records[-1]['type']}")
+    if missing := sorted(wanted - set(after)):
+        problems.append(f"no verdict: {missing}")
+    changed = {t: (v, after.get(f"{args.kernel}.{t}")) for t, v in before.items() if after.get(f"{args.kernel}.{t}") != v}
+    if changed:
+        problems.append(f"verdicts changed: {changed}")
+    crashed = {t: v for t, v in after.items() if v not in ("pass", "skip")}
+    if set(crashed.values()) - {"crash", "not-run"} or len([v for v in crashed.values() if v == "crash"]) > hit:
+        problems.append(f"verdicts that the kill does not explain: {crashed}")
+    if code not in (0, 1, 125):
+        problems.append(f"exit {code}")
+    return victim, hit, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--span", type=float, default=40, help="the kill comes within this many seconds")
+    parser.add_argument("--kernel", default="stable")
+    args = parser.parse_args()
+    args.bin = os.path.abspath(args.bin)
+    if why := host_can(args.bin):
+        print(f"kill: this host cannot: {why}")
+        sys.exit(125)
+    rng = random.Random(args.seed)
+    failed, hits = 0, {"QEMU": 0, "lab": 0}
+    with tempfile.TemporaryDirectory(prefix="kz-kill-") as base:
+        for n in range(args.rounds):
+            victim, hit, problems = one_round(args, rng, base, n)
+            hits[victim] += hit
+            if problems:
+                failed += 1
+                print(f"round {n}: killed {victim}: " + "; ".join(problems)[:3000], flush=True)
+    print(f"kill: {hits['QEMU']} of QEMU, {hits['lab']} of the lab struck in {args.rounds} rounds")
+    print(f"{args.rounds - failed} passed, {failed} failed")
+    sys.exit(1 if failed or sum(hits.values()) < 0.6 * args.rounds else 0)
+
+
+if __name__ == "__main__":
+    main()

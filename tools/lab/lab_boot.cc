@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// One boot of a lab run: what the guest gets, how it is watched, what its end means.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "shim/base/console.h"
+#include "shim/base/error.h"
+#include "tools/changes/changes.h"
+#include "tools/kangzao/runner/process.h"
+#include "tools/lab/lab.h"
+
+namespace kz::lab {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+// A sign of life comes every second; under TCG on a busy host late, but not so late.
+constexpr double boot_limit = 120, silence_limit = 90;
+
+double limit_of(const std::string& step, const LabOptions& o) {
+  if (step == "load" || step == "unload") return 90;
+  if (step == "selftest") return 600;
+  if (step == "leaks") return 120;
+  if (step == "traffic") return o.load_s + 120;
+  return o.limit_s;
+}
+
+std::string content(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string shell_word(const std::string& word) {
+  std::string out = "'";
+  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// The test that the guest's own journal leaves running.
+std::string running_test(const std::string& journal) {
+  std::string id;
+  try {
+    for (auto& r : read_journal(journal).records) {
+      std::string type = text_of(r, "type");
+      if (type == "test-start") id = text_of(r, "id");
+      if (type == "verdict" || type == "interrupted") id.clear();
+    }
+  } catch (const std::exception&) {
+    id.clear();  // no journal yet
+  }
+  return id;
+}
+
+// Shows the guest's console as it comes.
+class Console {
+ public:
+  explicit Console(const std::string& file, bool on) : in_(file), on_(on) {}
+  void show() {
+    if (!on_) return;
+    in_.clear();
+    char chunk[4096];
+    while (in_.read(chunk, sizeof chunk), in_.gcount() > 0) say(std::string_view(chunk, static_cast<size_t>(in_.gcount())));
+  }
+
+ private:
+  std::ifstream in_;
+  bool on_;
+};
+
+}  // namespace
+
+std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, bool again) const {
+  std::string run, name = module_name(driver.module), output = "/host/run";
+  if (!tests_.empty() && again) {
+    run = "kangzao resume " + output;
+  } else if (!tests_.empty()) {
+    const Selection& s = options_.run.selection;
+    run = fmt::format("kangzao run --device {} --profile {} --seed {} --retries {} --output {} --destructive", shell_word(guest_device()),
+                      s.profile, options_.run.seed, options_.run.retries, output);
+    for (auto& f : s.filters) run += " --filter " + shell_word(f);
+    for (auto& g : s.groups) run += " --group " + shell_word(g);
+    for (auto l : s.levels) run += fmt::format(" --level {}", l);
+    for (auto& l : s.labels) run += " --label " + shell_word(l);
+    for (auto& l : s.without_labels) run += " --no-label " + shell_word(l);
+  }
+  auto wanted = steps();
+  auto has_step = [&](const std::string& s) { return std::ranges::count(wanted, s) > 0 && !is_done(plan.kernel.name + "." + s); };
+  std::string load = options_.load.empty() || !has_step("traffic")
+                         ? ""
+                         : fmt::format("kangzao load /lab/load.profile --device {} --time {}", shell_word(guest_device()), options_.load_s);
+  return fmt::format("driver={}\nneeds={}\nparameters=\nnode={}\nselftest={}\nrun={}\nload={}\n", name,
+                     shell_word(fmt::format("{}", fmt::join(module_depends(driver.module), " "))), options_.driver.empty() ? "/dev/kz0" : "",
+                     has_step("selftest") ? "1" : "", shell_word(run), shell_word(load));
+}
+
+GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
+  GuestSpec spec{.kernel = plan.kernel,
+                 .share = folder_of(plan),
+                 .directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots),
+                 .modules = module_depends(driver.module),
+                 .iommu = options_.iommu};
+  bool again = fs::exists(folder_of(plan) + "/run/journal.jsonl");
+  spec.files.push_back({"lab/run", share_folder() + "/tools/lab/guest-run.sh"});
+  spec.files.push_back({"lab/driver.ko", driver.module});
+  spec.files.push_back({"lab/env", "", fmt::format("boot=/host/boot-{}\n", plan.boots) + environment_of(plan, driver, again)});
+  if (!options_.load.empty()) spec.files.push_back({"lab/load.profile", options_.load});
+  if (auto wanted = steps(); std::ranges::count(wanted, std::string("selftest")) > 0) spec.files.push_back({"bin/kz-selftest", build_selftest()});
+  for (auto& e : fs::directory_iterator(program_directory())) {
+    std::string name = e.path().filename();
+    if (name == "kangzao" || name.starts_with("kz-test-")) spec.files.push_back({.path = "usr/bin/" + name, .source = e.path(), .program = true});
+  }
+  if (!options_.tpu.empty()) spec.softtpu = parse_uri("softtpu:" + options_.tpu).options;
+  spec.board = !options_.vfio.empty() ? Board::vfio : !options_.vfio_user.empty() ? Board::vfio_user : Board::softtpu;
+  spec.target = options_.vfio.empty() ? options_.vfio_user : options_.vfio;
+  if (plan.kernel.name.ends_with("-debug")) spec.memory_mib = 2048;
+  return spec;
+}
+
+std::string Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
+  Console console(directory + "/serial.log", options_.debug);
+  std::string alive, said;
+  Clock::time_point heard = Clock::now(), begun = heard;
+  auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
+  for (;;) {
+    auto state = guest.watch(100ms);
+    console.show();
+    auto steps = read_steps(directory);
+    std::string now = steps.empty() ? "boot" : steps.back().name;
+    if (now != said) {
+      begun = Clock::now();
+      said = now;
+      if (now == "selftest" || now == "run" || now == "traffic")
+        if (plan.column.first_test_s < 0) {
+          plan.column.first_test_s = guest.age().count();
+          say(fmt::format("lab: {}: first test {:.1f} s after QEMU's start\n", plan.kernel.name, plan.column.first_test_s));
+        }
+    }
+    if (told_to_stop()) return "interrupted";
+    if (state == Guest::State::powered_off) return {};
+    if (state == Guest::State::ended) return "QEMU ended: " + guest.how_ended();
+    if (state == Guest::State::reset) {
+      std::string why = panic_line(directory);
+      return why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why;
+    }
+    if (std::string sign = content(directory + "/alive"); sign != alive) {
+      alive = sign;
+      heard = Clock::now();
+    }
+    if (steps.empty() && seconds_since(begun) > boot_limit) return fmt::format("no user space within {} s", boot_limit);
+    if (!steps.empty() && seconds_since(heard) > silence_limit) return fmt::format("the guest hangs: no sign of life for {} s", silence_limit);
+    if (!steps.empty() && steps.back().end < 0 && seconds_since(begun) > limit_of(now, options_))
+      return fmt::format("{} had no end within {} s", now, limit_of(now, options_));
+  }
+}
+
+bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
+  ++plan.boots;
+  GuestSpec spec = spec_of(plan, driver);
+  fs::create_directories(spec.directory);
+  std::string broken;
+  {
+    Guest guest(spec, qemu_, accelerator_);
+    broken = follow(guest, plan, spec.directory);
+    if (broken == "interrupted") return false;
+    if (!broken.empty()) {
+      auto kept = guest.take_evidence();
+      std::string text = fmt::format("{} boot {}: {}; kept in {}: serial.log{}{}", plan.kernel.name, plan.boots, broken,
+                                     spec.directory, kept.empty() ? "" : ", ", fmt::join(kept, ", "));
+      journal_->write({{"type", "note"}, {"text", text}}, true);
+      say("lab: " + text + "\n");
+    }
+  }
+  judge_steps(plan, spec.directory, broken);
+  std::string test = running_test(folder_of(plan) + "/run");
+  if (!broken.empty() && !test.empty()) broken_[test] = broken;
+  auto reached = read_steps(spec.directory);
+  bool loaded = std::ranges::any_of(reached, [](auto& s) { return s.name == "load" && s.status == 0; });
+  return !broken.empty() && loaded && reached.back().name != "unload";
+}
+
+std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory, const std::string& said) {
+  std::string reason;
+  for (auto& f : changes::explain_load(content(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
+    journal_->write({{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
+    if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
+  }
+  return reason.empty() ? last_line(said) : reason;
+}
+
+void Lab::judge_steps(const Plan& plan, const std::string& directory, const std::string& broken) {
+  auto wanted = steps();
+  auto reached = read_steps(directory);
+  if (reached.empty()) reached.push_back({.name = "boot"});
+  for (auto& s : reached) {
+    std::string id = plan.kernel.name + "." + s.name, log = directory + "/" + s.name + ".log";
+    if (std::ranges::find(wanted, s.name) == wanted.end()) continue;
+    std::string text = content(log);
+    int level = s.name == "selftest" ? 2 : s.name == "leaks" || s.name == "traffic" ? 3 : 1;
+    json more{{"rerun", rerun_line(plan, "")}, {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}};
+    bool hung = broken.find("within") != std::string::npos || broken.find("hangs") != std::string::npos;
+    std::string serial = content(directory + "/serial.log");
+    if (auto at = serial.find("lab: no share"); at != std::string::npos && s.name == "boot")
+      verdict(id, level, Verdict::blocked, serial.substr(at + 5, serial.find_first_of("\r\n", at) - at - 5), 0, more);
+    else if (s.end >= 0 && s.status == 0 && !is_done(id))
+      verdict(id, level, Verdict::pass, "", s.end - s.begin);
+    else if (s.end >= 0 && s.status != 0 && s.name == "load")
+      verdict(id, level, Verdict::fail, explain_load_failure(plan, id, directory, text), s.end - s.begin, more);
+    else if (s.end >= 0 && s.status != 0)
+      verdict(id, level, Verdict::fail, fmt::format("exit {}: {}", s.status, last_line(text)), s.end - s.begin, more);
+    else if (s.end < 0)
+      verdict(id, level, hung ? Verdict::timeout : Verdict::crash, broken.empty() ? "the guest powered off in the middle of it" : broken, 0, more);
+  }
+}
+
+void Lab::take_verdicts(const Plan& plan) {
+  Journal journal;
+  std::string run = folder_of(plan) + "/run", why = "the guest has no journal of it";
+  try {
+    journal = read_journal(run);
+  } catch (const std::exception&) {
+    for (int n = plan.boots; n > 0; --n)
+      if (std::string said = last_line(content(fmt::format("{}/boot-{}/run.log", folder_of(plan), n))); !said.empty()) {
+        why = said;
+        break;
+      }
+  }
+  std::map<std::string, int> levels;
+  for (auto& t : tests_)
+    if (!is_done(plan.kernel.name + "." + t.id)) levels[t.id] = t.level;
+  for (json r : journal.records) {
+    std::string type = text_of(r, "type"), id = text_of(r, "id");
+    if (type == "device-lost") journal_->write({{"type", "device-lost"}, {"reason", plan.kernel.name + ": " + text_of(r, "reason")}}, true);
+    if (!levels.contains(id) || (type != "verdict" && type != "evidence" && type != "metric" && type != "retries")) continue;
+    for (auto key : {"v", "boot", "mono", "wall", "seq"}) r.erase(key);
+    r["id"] = plan.kernel.name + "." + id;
+    if (type == "verdict") {
+      if (r.contains("rerun")) r["rerun"] = rerun_line(plan, id);
+      if (text_of(r, "verdict") == "crash" && broken_.contains(id)) r["reason"] = broken_[id] + "; " + text_of(r, "reason");
+      if (auto v = parse_verdict(text_of(r, "verdict"))) done_[text_of(r, "id")] = *v;
+    }
+    journal_->write(std::move(r), type == "verdict");
+  }
+  for (auto& [id, level] : levels)
+    if (std::string full = plan.kernel.name + "." + id; !is_done(full) && broken_.contains(id))
+      verdict(full, level, Verdict::crash, broken_[id], 0, {{"rerun", rerun_line(plan, id)}});
+    else if (!is_done(full) && journal.records.empty())
+      verdict(full, level, Verdict::blocked, why, 0, {{"ran", false}});
+  std::vector<std::string> reports;
+  for (int n = 1; n <= plan.boots; ++n)
+    for (auto& r : kernel_reports(fmt::format("{}/boot-{}", folder_of(plan), n))) reports.push_back(r);
+  json failures = json::array();
+  for (auto& r : reports) failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
+  verdict(plan.kernel.name + ".kernel_log", 3, reports.empty() ? Verdict::pass : Verdict::fail,
+          reports.empty() ? "" : fmt::format("{} reports of the kernel, first: {}", reports.size(), reports.front()), 0,
+          {{"failures", failures}});
+}
+
+}  // namespace kz::lab
