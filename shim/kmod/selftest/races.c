@@ -47,7 +47,8 @@ static void t_short_limits(void)
 	dev_open(&d);
 	e.cmd = slow(&d);
 	s.queue = d.queue;
-	for (round = 0; round < 12 && !failures; round++) {
+	/* A fast device may be ready before the driver's clock ticks: often enough, then. */
+	for (round = 0; round < 200 && expired < 6 && !failures; round++) {
 		s.done = 0;
 		s.error = 0;
 		CHECK(call(d.fd, KZ_IOC_SUBMIT, &s), 0);
