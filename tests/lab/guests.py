@@ -291,7 +291,7 @@ MSI = [unplug_and_plug_in, surprise_removal]
 # ---- one guest with a virtual IOMMU
 
 def driver_works_behind_an_iommu(g):
-    assert re.search(r"DMAR: (IOMMU|Intel)", g.log()), "no IOMMU in the kernel log"
+    assert g.sh(f"ls {SYS}/iommu_group/devices"), "the device is in no IOMMU group"
     mark = g.mark()
     g.sh("insmod /lab/kz_accel.ko && kz-selftest basic", 240)
     assert "DMAR: [DMA" not in g.log(mark), g.log(mark)
@@ -318,8 +318,10 @@ def vfio_in_the_guest(g):
     assert re.search(r"magic 0x[0-9a-f]+ ok", text) and "reset ok" in text, text
     windows = int(re.search(r"mapped (\d+)", text).group(1))
     same(windows, 16 << 20, "bytes mapped")
-    g.wait("true", "", 1)
-    same(int(g.softtpu({"cmd": "status"})["dma_windows"]), before, "DMA windows after everything was unmapped")
+    end = time.monotonic() + 30
+    while (now := int(g.softtpu({"cmd": "status"})["dma_windows"])) > before and time.monotonic() < end:
+        time.sleep(0.5)
+    assert now <= before, f"{now} DMA windows after everything was unmapped, {before} before"
 
 
 IOMMU = [driver_works_behind_an_iommu, dma_to_no_mapping_is_refused, vfio_in_the_guest]

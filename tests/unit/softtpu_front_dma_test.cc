@@ -32,6 +32,23 @@ TEST(SofttpuFrontDma, DmaWindowsDoNotOverlap) {
   EXPECT_EQ(c.device.dma().windows(), 0u);
 }
 
+TEST(SofttpuFrontDma, UnmapTakesAllWindowsOfAStretch) {
+  Client c;
+  c.version();
+  Fd file = make_memfd("windows", 64_KiB);
+  for (uint64_t at : {0x10000, 0x11000, 0x13000, 0x20000}) EXPECT_EQ(c.map(at, 0x1000, 3, &file), 0);
+  EXPECT_EQ(c.map(0x30000, 0x2000, 3, &file), 0);
+  EXPECT_EQ(c.unmap(0x20000, 0x11000), ENOENT);  // would cut the last one
+  EXPECT_EQ(c.unmap(0x31000, 0x1000), ENOENT);
+  EXPECT_EQ(c.unmap(0x14000, 0x1000), ENOENT);
+  EXPECT_EQ(c.device.dma().windows(), 5u);
+  EXPECT_EQ(c.unmap(0x10000, 0x8000), 0);
+  EXPECT_EQ(c.device.dma().windows(), 2u);
+  EXPECT_EQ(c.map(0x11000, 0x1000, 3, &file), 0);
+  EXPECT_EQ(c.unmap(0, UINT64_MAX), 0);
+  EXPECT_EQ(c.device.dma().windows(), 0u);
+}
+
 TEST(SofttpuFrontDma, DmaHonoursPermissionsAndBusMaster) {
   Client c;
   c.version();

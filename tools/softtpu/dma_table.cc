@@ -72,10 +72,17 @@ void DmaTable::retire(std::shared_ptr<Window> window, Windows& dying) {
 
 int DmaTable::unmap(uint64_t address, uint64_t size, Windows& dying) {
   std::lock_guard lock(m_);
-  auto it = table_.find(address);
-  if (it == table_.end() || it->second->size != size) return ENOENT;
-  retire(std::move(it->second), dying);
-  table_.erase(it);
+  auto first = table_.lower_bound(address);
+  auto inside = [&](const auto& w) {
+    return w->address - address < size && w->size <= size - (w->address - address);
+  };
+  auto last = first;
+  while (last != table_.end() && inside(last->second)) ++last;
+  auto is_cut = [&](auto it) { return it != table_.end() && it->first - address < size; };
+  bool head = first != table_.begin() && address - std::prev(first)->first < std::prev(first)->second->size;
+  if (first == last || is_cut(last) || head) return ENOENT;
+  for (auto it = first; it != last; ++it) retire(std::move(it->second), dying);
+  table_.erase(first, last);
   return 0;
 }
 

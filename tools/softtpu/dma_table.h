@@ -38,8 +38,9 @@ class DmaTable final : public HostBus {
   // ---- from the client's messages; each returns 0 or an errno ----
   // EEXIST: overlaps; EINVAL: flags, size or alignment; ENOSPC: too many; else what mmap said.
   int map(uint64_t address, uint64_t size, uint32_t flags, uint64_t offset, const Fd* fd);
-  // ENOENT unless exactly this window is mapped. From now on nobody starts an access; those under way are in
-  // `dying` until `quiet(dying)`; the client may be told only then.
+  // All windows inside the range: a virtual IOMMU maps pages and takes back whole stretches. ENOENT where
+  // there is none, or one is only partly inside; then nothing is unmapped. From now on nobody starts an
+  // access; those under way are in `dying` until `quiet(dying)`; the client may be told only then.
   int unmap(uint64_t address, uint64_t size, Windows& dying);
   void unmap_all(Windows& dying);
   bool quiet(const Windows& dying) const;
