@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 
-.PHONY: all deps configure build programs run test lab lab-debug bench bench-load check asan tsan clang fuzz chaos gauntlet install clean
+.PHONY: all deps configure build programs run test lab lab-debug lab-changes bench bench-load check asan tsan clang fuzz chaos gauntlet install clean
 all: build
 
 deps:
@@ -55,6 +55,12 @@ lab: programs
 	@$(BIN)/kangzao lab $(ARGS)
 	@python3 tests/lab/guests.py --bin $(BIN)
 	@python3 tests/lab/kill.py --bin $(BIN) --rounds 3
+
+# The table of kernel changes against the lab's kernels: both forms of every row, six refused modules and their cured twins,
+# a module of the oldest kernel offered to the newest.
+lab-changes: programs
+	@tools/dev/deps.sh build lab
+	@python3 tests/lab/changes.py --bin $(BIN) $(ARGS)
 
 # Kernels with every checker on, built once: quick profile and LOAD_TIME seconds of mixed load, no report of any kind.
 LOAD_TIME ?= 300

@@ -42,8 +42,9 @@ Buffer::Buffer(std::shared_ptr<Core> core, const DmaSpec& spec)
                  "the driver chooses bus addresses", "", 0});
   if (size_ == 0 || size_ >> KZ_HOST_SHIFT != 0 || flags_ == 0)
     throw Error({Errc::usage, "make", "DMA buffer", "of " + to_string(spec.size), "", 0});
-  // A child must not share what the device writes to.
-  void* p = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // A child must not share what the device writes to. The pages are there before they are pinned: untouched
+  // memory is one page of zeros for all.
+  void* p = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (p == MAP_FAILED) throw_errno("map", "DMA buffer of " + to_string(spec.size));
   memory_ = static_cast<std::byte*>(p);
   ::madvise(p, mapped_, MADV_DONTFORK);

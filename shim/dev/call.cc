@@ -2,6 +2,7 @@
 #include "shim/dev/call.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 
 #include "shim/command.h"
@@ -46,6 +47,12 @@ int raw_call(int fd, unsigned long number, void* args) {
   do rc = ::ioctl(fd, number, args);
   while (rc < 0 && errno == EINTR);
   return rc < 0 ? -errno : 0;
+}
+
+bool pause_before(const Deadline& deadline) {
+  if (deadline.passed()) return false;
+  ::poll(nullptr, 0, 2);
+  return true;
 }
 
 Errc code_of_call(int err, uint32_t status) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "shim/base/error.h"
+#include "shim/base/units.h"
 #include "shim/uapi/kz_ioctl.h"
 
 namespace kz::dev {
@@ -18,6 +19,20 @@ template <class Args>
 int call(int fd, unsigned long number, Args& args) {
   args.argsz = sizeof args;
   return raw_call(fd, number, &args);
+}
+
+// Pauses for a moment; false: the deadline has passed.
+bool pause_before(const Deadline& deadline);
+
+// A call that needs the device. While that is being reset the call is made again, until the deadline:
+// -EAGAIN.
+template <class Args>
+int call_by(const Deadline& deadline, int fd, unsigned long number, Args& args) {
+  args.flags |= KZ_CALL_NOWAIT;
+  int rc;
+  do rc = call(fd, number, args);
+  while (rc == -EAGAIN && pause_before(deadline));
+  return rc;
 }
 
 // The code of a call that failed with `err` (positive). `status`: what the device ended its command with, 0

@@ -48,14 +48,20 @@ Core::Core(Node node) : node_(std::move(node)), generation_(node_.info.generatio
 
 uint64_t Core::epoch() {
   if (abandoned_ || events_of(fd()) == 0) return epoch_;
+  kz_info ignored{};
+  info(ignored);
+  return epoch_;
+}
+
+int Core::info(kz_info& info) {
   std::lock_guard lock(mutex_);
-  kz_info info{};
   int rc = call(fd(), KZ_IOC_INFO, info);
+  if (abandoned_) return rc;
   if (rc == -ENODEV || (rc == 0 && info.generation != generation_)) {
     if (rc == 0) generation_ = info.generation;
     ++epoch_;
   }
-  return epoch_;
+  return rc;
 }
 
 void Core::check_there(const char* what, const std::string& target) {

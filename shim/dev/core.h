@@ -55,6 +55,8 @@ class Core {
   // Counts what ended all contexts and queues. What was made in an earlier epoch is dead. Looks at the
   // driver: one system call.
   uint64_t epoch();
+  // Asks the driver: 0 or -errno. The driver tells of a reset until it is asked, so nobody asks but by this.
+  int info(kz_info& info);
   // From here on everything that was open is dead, whatever the driver says.
   void let_go() { ++epoch_; }
   // Throws Error(gone) where the driver has given the device up. Does not wait.

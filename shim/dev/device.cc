@@ -131,7 +131,18 @@ void DevDevice::write_register(uint32_t offset, uint32_t value) {
 }
 
 void DevDevice::wait_register(uint32_t offset, uint32_t mask, uint32_t want, Deadline deadline) {
-  tpu::wait_register([&] { return read_register(offset); }, core_->node().path, offset, mask, want, deadline);
+  auto read = [&] {
+    kz_ioc_reg a{};
+    a.offset = offset;
+    int rc = call_by(deadline, core_->fd(), KZ_IOC_REG_READ, a);
+    if (rc == -EAGAIN)
+      throw Error(
+          {Errc::timeout, "wait for", tpu::register_name(offset) + " of " + core_->node().path,
+           fmt::format("the driver is still resetting the device after {}", to_string(deadline.elapsed())),
+           "see the kernel log", 0});
+    return rc == 0 ? a.value : read_register(offset);  // which says what is wrong with it
+  };
+  tpu::wait_register(read, core_->node().path, offset, mask, want, deadline);
 }
 
 std::shared_ptr<DmaBuffer> DevDevice::dma_buffer(const DmaSpec& spec) {

@@ -22,8 +22,8 @@ constexpr auto refusals = 5s;
 constexpr int refusal_pause_ms = 1;
 // In which the driver answers all commands of a queue that was reset or closed.
 constexpr auto settle = 2s;
-// A completion that the driver found by looking is late; its interrupt is lost when it has not come by then.
-constexpr auto interrupt_grace = 500ms;
+// In which the driver makes up its mind whether an interrupt is late or lost.
+constexpr auto interrupt_grace = 600ms;
 constexpr auto update_slice = 1ms;
 
 Ended update_firmware(std::shared_ptr<Core> core, std::span<std::byte> image, uint64_t tag) {
@@ -165,12 +165,16 @@ uint16_t DevQueue::cid(Ticket ticket) const {
   return static_cast<uint16_t>(it - slots_.begin());
 }
 
+void DevQueue::vacate(uint32_t slot) {
+  slots_[slot].ticket = 0;
+  free_.push_back(slot);
+  --outstanding_;
+}
+
 void DevQueue::answer(uint32_t slot, Status status, uint64_t result, std::vector<Completion>& out) {
   Slot& s = slots_[slot];
   out.push_back({s.ticket, status, result, s.submitted, Clock::now()});
-  s.ticket = 0;
-  free_.push_back(slot);
-  --outstanding_;
+  vacate(slot);
   ++(status == Status::lost ? audit_.dropped : audit_.completed);
 }
 
@@ -198,13 +202,16 @@ void DevQueue::refused(uint32_t slot, int error, std::vector<Completion>& out) {
   Slot& s = slots_[slot];
   if (error != 0) {
     std::string name = fmt::format("opcode {:#x} to queue {}", s.command.opcode, id());
-    answer(slot, Status::lost, 0, out);
+    vacate(slot);
+    ++audit_.dropped;
     throw_call("submit", name, error);
   }
   auto now = Clock::now();
   if (s.first_refusal == Clock::time_point{}) s.first_refusal = now;
   if (now - s.first_refusal > refusals) return answer(slot, Status::lost, 0, out);
-  held_.push_back(slot);
+  // In front of what was submitted after it.
+  held_.insert(std::ranges::upper_bound(held_, s.ticket, {}, [&](uint32_t i) { return slots_[i].ticket; }),
+               slot);
 }
 
 void DevQueue::take_all(std::vector<Completion>& out) {
@@ -214,7 +221,9 @@ void DevQueue::take_all(std::vector<Completion>& out) {
       take(*it, out);
     } catch (...) {
       ended_.insert(ended_.begin(), it + 1, these.end());
-      throw;
+      if (out.empty()) throw;
+      if (!failure_) failure_ = std::current_exception();
+      return;
     }
   take_updates(out);
 }
@@ -258,7 +267,12 @@ std::vector<Completion> DevQueue::drain(const Deadline& deadline) {
   return out;
 }
 
+void DevQueue::throw_kept() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
 std::vector<Completion> DevQueue::poll() {
+  throw_kept();
   std::vector<Completion> out;
   if (dead() && outstanding_ > 0) return drain(Deadline(settle));
   take_all(out);
@@ -267,6 +281,7 @@ std::vector<Completion> DevQueue::poll() {
 }
 
 std::vector<Completion> DevQueue::wait(Deadline deadline) {
+  throw_kept();
   if (dead() && outstanding_ > 0) return drain(Deadline(settle));
   std::vector<Completion> out;
   auto next_look = std::chrono::nanoseconds(look_every);
@@ -286,9 +301,9 @@ std::vector<Completion> DevQueue::wait(Deadline deadline) {
 // Does the silence have a reason? A device that is lost reads all ones.
 void DevQueue::look_for_device() const {
   kz_info info{};
-  if (call(core_->fd(), KZ_IOC_INFO, info) != 0 || info.state != KZ_STATE_LIVE)
-    return;  // the driver is at it
+  if (core_->info(info) != 0 || info.state != KZ_STATE_LIVE) return;  // the driver is at it
   kz_ioc_reg a{};
+  a.flags = KZ_CALL_NOWAIT;
   a.offset = KZ_REG_MAGIC;
   if (call(core_->fd(), KZ_IOC_REG_READ, a) != 0 || a.value == KZ_MAGIC) return;
   throw Error({Errc::gone, "wait on", fmt::format("queue {} of {}", id(), core_->node().path),
@@ -301,7 +316,12 @@ std::vector<Completion> DevQueue::reset(Deadline deadline) {
   check_usable("reset");
   kz_ioc_queue a{};
   a.queue = handle_->id();
-  int rc = call(core_->fd(), KZ_IOC_QUEUE_RESET, a);
+  int rc = call_by(deadline, core_->fd(), KZ_IOC_QUEUE_RESET, a);
+  if (rc == -EAGAIN)
+    throw Error(
+        {Errc::timeout, "reset", fmt::format("queue {}", id()),
+         fmt::format("the driver is still resetting the device after {}", to_string(deadline.elapsed())),
+         "see the kernel log", 0});
   if (rc < 0 && rc != -ESTALE) throw_call("reset", fmt::format("queue {}", id()), -rc);
   return drain(Deadline(std::max<std::chrono::nanoseconds>(deadline.left(), settle)));
 }
@@ -310,14 +330,12 @@ std::vector<Completion> DevQueue::reset(Deadline deadline) {
 // interrupts that follow each other closely are merged on the way, so there may be fewer.
 const QueueAudit& DevQueue::audit() const {
   kz_ioc_queue_stat s = handle_->books();
-  for (Deadline grace(interrupt_grace);
-       s.found_late > s.idle_interrupts && handle_->open() && !grace.passed();) {
+  for (Deadline grace(interrupt_grace); s.interrupts_owed > 0 && handle_->open() && !grace.passed();) {
     ::poll(nullptr, 0, 5);
     s = handle_->books();
   }
   audit_.interrupts = s.interrupts;
-  audit_.completion_without_interrupt =
-      s.found_late > s.idle_interrupts ? s.found_late - s.idle_interrupts : 0;
+  audit_.completion_without_interrupt = s.interrupts_lost + s.interrupts_owed;
   audit_.interrupt_without_completion = s.interrupts > s.entries ? s.interrupts - s.entries : 0;
   audit_.duplicate_completion = s.repeated_cid + twice_;
   audit_.unknown_completion = s.unknown_cid + unknown_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <future>
 #include <memory>
 #include <vector>
@@ -44,6 +45,7 @@ class DevQueue final : public Queue {
   bool dead() const;
   void check_usable(const char* what) const;
   void hand_over();
+  void vacate(uint32_t slot);
   void answer(uint32_t slot, Status status, uint64_t result, std::vector<Completion>& out);
   void take(const Ended& ended, std::vector<Completion>& out);
   void refused(uint32_t slot, int error, std::vector<Completion>& out);
@@ -51,6 +53,7 @@ class DevQueue final : public Queue {
   void wait_for_some(const Deadline& deadline, std::vector<Completion>& out);
   void give_up_rest(std::vector<Completion>& out);
   std::vector<Completion> drain(const Deadline& deadline);
+  void throw_kept();
   void look_for_device() const;
   void start_update(const cmd::FwUpdate& update, uint32_t slot);
   void take_updates(std::vector<Completion>& out);
@@ -64,6 +67,8 @@ class DevQueue final : public Queue {
   std::deque<uint32_t> free_;
   std::vector<uint32_t> held_;  // put, not handed over
   std::vector<Ended> ended_;    // answers not looked at yet
+  std::exception_ptr
+      failure_;  // of a command, to be thrown when what had ended before it has been handed out
   // Firmware images under way, each a call of its own in a thread; and those that nobody waits for any more.
   std::vector<std::future<Ended>> updates_, given_up_;
   Ticket next_ticket_ = 1;

@@ -54,7 +54,7 @@ void DevDevice::run_reset(uint32_t kind, const std::string& target, const Deadli
   }).detach();
   if (answer.wait_for(deadline.left()) != std::future_status::ready) {
     kz_info info{};
-    call(core_->fd(), KZ_IOC_INFO, info);
+    core_->info(info);
     throw Error(
         {Errc::timeout, "reset", target,
          fmt::format("the driver has not finished after {} of {}, its state is '{}'",
@@ -77,7 +77,7 @@ void DevDevice::reset(ResetKind kind, Deadline deadline) {
 bool DevDevice::await_live(const Deadline& deadline) {
   for (;; pause()) {
     kz_info info{};
-    int rc = call(core_->fd(), KZ_IOC_INFO, info);
+    int rc = core_->info(info);
     if (rc < 0 || info.state == KZ_STATE_DEAD || info.state == KZ_STATE_GONE) return false;
     if (info.state == KZ_STATE_LIVE || info.state == KZ_STATE_SUSPENDED) return true;  // a call wakes it
     if (deadline.passed())
@@ -114,7 +114,7 @@ void DevDevice::reopen(const Deadline& deadline) {
 void DevDevice::recover(Deadline deadline) {
   aperture_.reset();
   kz_info info{};
-  if (call(core_->fd(), KZ_IOC_INFO, info) == -ENODEV) reopen(deadline);
+  if (core_->info(info) == -ENODEV) reopen(deadline);
   core_->let_go();
   core_->close_dead();
   if (await_live(deadline)) return;

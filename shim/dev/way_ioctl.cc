@@ -3,6 +3,8 @@
 // be had.
 #include <poll.h>
 
+#include <cerrno>
+
 #include "shim/dev/call.h"
 #include "shim/dev/way.h"
 
@@ -26,8 +28,12 @@ class IoctlWay final : public Way {
       int rc = call(fd_, KZ_IOC_SUBMIT, a);
       from += a.done;
       if (from == batch_.size()) break;
-      // The one that was refused is answered; what stands behind it is offered next.
-      out.push_back({batch_[from++].user_data, a.error != 0 ? a.error : rc, 0});
+      // The one that was refused is answered; what stands behind it is offered next, unless it may be taken
+      // another time: then it must not be overtaken.
+      int error = a.error != 0 ? a.error : rc;
+      out.push_back({batch_[from++].user_data, error, 0});
+      if (outcome_of(error).kind == Outcome::Kind::again)
+        while (from < batch_.size()) out.push_back({batch_[from++].user_data, -EAGAIN, 0});
     }
     batch_.clear();
   }

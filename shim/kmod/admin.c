@@ -95,12 +95,11 @@ int kz_admin(struct kz_device *kz, u32 generation, const struct kz_cmd *cmd, u64
 	if (READ_ONCE(kz->generation) == generation && READ_ONCE(kz->up))
 		rc = kz_admin_run(kz, cmd, result ?: &ignored, ms);
 	mutex_unlock(&kz->admin_lock);
-	if (rc == KZ_ST_LOST)
+	if (rc == KZ_ST_LOST || (rc == -EBUSY && READ_ONCE(kz->generation) != generation))
 		rc = -ESTALE;
 	if (rc == -ETIMEDOUT) {
 		dev_err(kz_dma(kz), "admin command 0x%02x not complete after %u ms\n", cmd->opcode, ms);
-		if (READ_ONCE(kz->generation) == generation)
-			kz_stop(kz, KZ_STATE_RESETTING, true);
+		kz_stop_old(kz, generation);
 		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "admin command over its time");
 	}
 	return rc;

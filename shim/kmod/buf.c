@@ -19,14 +19,30 @@ static void kz_buf_unpin(struct kz_buf *b, unsigned long n)
 		unpin_user_pages(b->pages, n);
 }
 
+/*
+ * Pins up to `want` pages. What a process reads may be replaced when it writes, untouched memory by its first page. Where
+ * the kernel leaves that to the caller a pin for reading is one for writing, too; what can never be written by that way
+ * (shared, read-only) is never replaced either.
+ */
+static int kz_buf_pin_some(struct kz_buf *b, u64 addr, int want, struct page **pages)
+{
+	int got;
+
+	if (b->flags & KZ_BUF_DEVICE_WRITES)
+		return pin_user_pages_fast(addr, want, FOLL_LONGTERM | FOLL_WRITE, pages);
+	if (!KZ_PIN_BREAKS_COW)
+		return pin_user_pages_fast(addr, want, FOLL_LONGTERM, pages);
+	got = pin_user_pages_fast(addr, want, FOLL_LONGTERM | FOLL_WRITE | FOLL_FORCE, pages);
+	return got == -EFAULT ? pin_user_pages_fast(addr, 1, FOLL_LONGTERM, pages) : got;
+}
+
 static int kz_buf_pin(struct kz_buf *b, u64 addr)
 {
-	unsigned int gup = FOLL_LONGTERM | (b->flags & KZ_BUF_DEVICE_WRITES ? FOLL_WRITE : 0);
 	unsigned long n = 0;
 
 	while (n < b->npages) {
 		int want = min_t(unsigned long, b->npages - n, KZ_PIN_BATCH);
-		int got = pin_user_pages_fast((addr & PAGE_MASK) + n * PAGE_SIZE, want, gup, b->pages + n);
+		int got = kz_buf_pin_some(b, (addr & PAGE_MASK) + n * PAGE_SIZE, want, b->pages + n);
 
 		if (got > 0)
 			n += got;
@@ -40,19 +56,21 @@ static int kz_buf_pin(struct kz_buf *b, u64 addr)
 }
 
 /* The device's view as a sorted array; neighbours that touch are one piece. */
-static int kz_buf_segments(struct kz_buf *b)
+static int kz_buf_segments(struct device *dev, struct kz_buf *b)
 {
 	struct scatterlist *sg;
 	u64 off = 0;
 	int i;
 
-	b->seg = kvcalloc(b->sgt.nents, sizeof(*b->seg), GFP_KERNEL_ACCOUNT);
+	b->seg = kvcalloc(b->sgt.nents, sizeof(*b->seg), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!b->seg)
 		return -ENOMEM;
 	for_each_sgtable_dma_sg(&b->sgt, sg, i) {
 		struct kz_seg *last = b->nseg ? &b->seg[b->nseg - 1] : NULL;
 		u64 len = min_t(u64, sg_dma_len(sg), b->len - off);
 
+		if (dma_need_sync(dev, sg_dma_address(sg)))
+			return -EOPNOTSUPP; /* bounced: it would have to be copied around every command */
 		if (last && last->addr + last->len == sg_dma_address(sg))
 			last->len += len;
 		else
@@ -73,7 +91,7 @@ static int kz_buf_map(struct kz_device *kz, struct kz_buf *b)
 	rc = dma_map_sgtable(kz_dma(kz), &b->sgt, b->dir, 0);
 	if (rc)
 		goto err_table;
-	rc = kz_buf_segments(b);
+	rc = kz_buf_segments(kz_dma(kz), b);
 	if (rc)
 		goto err_map;
 	return 0;
@@ -111,15 +129,16 @@ static struct kz_buf *kz_buf_new(struct kz_device *kz, const struct kz_ioc_buf *
 	b->npages = (b->first + b->len + PAGE_SIZE - 1) >> PAGE_SHIFT;
 	b->dir = !(a->flags & KZ_BUF_DEVICE_WRITES) ? DMA_TO_DEVICE :
 		 !(a->flags & KZ_BUF_DEVICE_READS)  ? DMA_FROM_DEVICE : DMA_BIDIRECTIONAL;
-	b->pages = kvcalloc(b->npages, sizeof(*b->pages), GFP_KERNEL_ACCOUNT);
-	if (!b->pages)
-		goto err_free;
-	rc = account_locked_vm(current->mm, b->npages, true);
+	rc = account_locked_vm(current->mm, b->npages, true); /* first: what follows costs memory */
 	if (rc)
-		goto err_pages;
+		goto err_free;
+	rc = -ENOMEM;
+	b->pages = kvcalloc(b->npages, sizeof(*b->pages), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	if (!b->pages)
+		goto err_charge;
 	rc = kz_buf_pin(b, a->addr);
 	if (rc)
-		goto err_charge;
+		goto err_pages;
 	rc = kz_buf_map(kz, b);
 	if (rc)
 		goto err_pin;
@@ -129,10 +148,10 @@ static struct kz_buf *kz_buf_new(struct kz_device *kz, const struct kz_ioc_buf *
 
 err_pin:
 	kz_buf_unpin(b, b->npages);
-err_charge:
-	account_locked_vm(current->mm, b->npages, false);
 err_pages:
 	kvfree(b->pages);
+err_charge:
+	account_locked_vm(current->mm, b->npages, false);
 err_free:
 	kfree(b);
 	return ERR_PTR(rc);
@@ -151,16 +170,16 @@ int kz_buf_register(struct kz_file *kf, struct kz_ioc_buf *a)
 		return PTR_ERR(b);
 	mutex_lock(&kf->lock);
 	rc = xa_alloc(&kf->bufs, &b->handle, b, XA_LIMIT(1, KZ_MAX_BUFS), GFP_KERNEL_ACCOUNT);
-	mutex_unlock(&kf->lock);
-	if (rc) {
-		kz_buf_free(kf->kz, b);
-		return rc == -EBUSY ? -ENOSPC : rc;
+	if (!rc) { /* under the lock: another thread may guess the handle and unregister it */
+		atomic64_add(b->npages << PAGE_SHIFT, &kf->pinned);
+		a->handle = b->handle;
+		a->segments = b->nseg;
+		a->base = KZ_HOST_ADDR(b->handle, 0);
 	}
-	atomic64_add(b->npages << PAGE_SHIFT, &kf->pinned);
-	a->handle = b->handle;
-	a->segments = b->nseg;
-	a->base = KZ_HOST_ADDR(b->handle, 0);
-	return 0;
+	mutex_unlock(&kf->lock);
+	if (rc)
+		kz_buf_free(kf->kz, b);
+	return rc == -EBUSY ? -ENOSPC : rc;
 }
 
 int kz_buf_unregister(struct kz_file *kf, u32 handle)

@@ -54,6 +54,12 @@ C
 #include <linux/mm.h>
 void f(struct vm_area_struct *v) { vm_flags_set(v, VM_IO); }
 C
+  # Pinning for reading unshares anonymous pages only, not the zero page; later it looks at the mapping, too.
+  probe KZ_HAVE_UNSHARE_ANON_ONLY <<'C'
+#include <linux/module.h>
+#include <linux/mm.h>
+bool f(struct page *p) { return gup_must_unshare(FOLL_PIN, p); }
+C
   # Corrected bus errors are told to drivers too.
   probe KZ_HAVE_COR_ERROR_DETECTED <<'C'
 #include <linux/module.h>

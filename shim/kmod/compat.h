@@ -49,6 +49,13 @@ static inline void kz_vm_flags_set(struct vm_area_struct *vma, unsigned long fla
 #endif
 }
 
+/* Whether a long-term pin for reading must ask for writing, or it may hold a page that the process does not keep. */
+#ifdef KZ_HAVE_UNSHARE_ANON_ONLY
+#define KZ_PIN_BREAKS_COW 1
+#else
+#define KZ_PIN_BREAKS_COW 0
+#endif
+
 /* An initializer in struct pci_error_handlers. */
 #ifdef KZ_HAVE_COR_ERROR_DETECTED
 #define KZ_COR_ERROR_DETECTED(fn) .cor_error_detected = fn,

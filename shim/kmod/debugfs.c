@@ -43,8 +43,9 @@ static void kz_show_queue(struct seq_file *m, struct kz_queue *q)
 	spin_unlock_irqrestore(&q->lock, flags);
 	seq_printf(m, "%u: ctx %u order %u vector %u pid %d sq_tail %u cq_head %u outstanding %u unreaped %u\n", q->id,
 		   q->ctx, q->order, q->vector, q->kf ? q->kf->pid : 0, tail, head, outstanding, ndone);
-	seq_printf(m, "   submitted %llu completed %llu lost %llu cancelled %llu interrupts %llu idle %llu late %llu\n",
-		   s.submitted, s.completed, s.lost, s.cancelled, s.interrupts, s.idle_interrupts, s.found_late);
+	seq_printf(m, "   submitted %llu completed %llu lost %llu cancelled %llu interrupts %llu idle %llu late %llu unheard %llu\n",
+		   s.submitted, s.completed, s.lost, s.cancelled, s.interrupts, s.idle_interrupts, s.found_late,
+		   s.interrupts_lost);
 	seq_printf(m, "   unknown_cid %llu repeated_cid %llu wrong_queue %llu bad_sq_head %llu resets %llu\n", s.unknown_cid,
 		   s.repeated_cid, s.wrong_queue,
 		   s.bad_sq_head, s.resets);

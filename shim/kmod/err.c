@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* PCI error recovery (Documentation/PCI/pci-error-recovery.rst) and resets from outside. */
+#include <linux/pm_runtime.h>
+
 #include "kz.h"
 
 static pci_ers_result_t kz_error_detected(struct pci_dev *pdev, pci_channel_state_t channel)
@@ -37,12 +39,12 @@ static pci_ers_result_t kz_slot_reset(struct pci_dev *pdev)
 
 	if (kz_state(kz) == KZ_STATE_LIVE)
 		kz_stop(kz, KZ_STATE_RESETTING, false); /* reset for a neighbour's sake */
-	if (pci_enable_device(pdev)) {
+	pci_restore_state(pdev);
+	pci_save_state(pdev); /* restoring used it up */
+	if (pci_reenable_device(pdev)) { /* probe has enabled it: not counted once more */
 		dev_err(&pdev->dev, "cannot be enabled after the reset\n");
 		return PCI_ERS_RESULT_DISCONNECT;
 	}
-	pci_restore_state(pdev);
-	pci_save_state(pdev); /* restoring used it up */
 	kz->resets[KZ_LEVEL_DEVICE]++;
 	return kz_start(kz) ? PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_RECOVERED;
 }
@@ -55,8 +57,10 @@ static void kz_resume(struct pci_dev *pdev)
 	dev_info(&pdev->dev, "recovered from a bus error\n");
 }
 
+/* Awake until it is done: a wake-up between would start the device before its reset. */
 static void kz_reset_prepare(struct pci_dev *pdev)
 {
+	pm_runtime_get_sync(&pdev->dev);
 	kz_stop(pci_get_drvdata(pdev), KZ_STATE_RESETTING, true);
 }
 
@@ -67,6 +71,8 @@ static void kz_reset_done(struct pci_dev *pdev)
 	pci_save_state(pdev);
 	if (!kz_start(kz))
 		dev_info(&pdev->dev, "function reset, ready again\n");
+	pm_runtime_mark_last_busy(&pdev->dev);
+	pm_runtime_put_autosuspend(&pdev->dev);
 }
 
 static void __maybe_unused kz_cor_error_detected(struct pci_dev *pdev)

@@ -132,10 +132,11 @@ static int kz_release(struct inode *inode, struct file *file)
 static __poll_t kz_poll(struct file *file, struct poll_table_struct *table)
 {
 	struct kz_file *kf = file->private_data;
-	u8 state = kz_state(kf->kz);
 	__poll_t mask = 0;
+	u8 state;
 
 	poll_wait(file, &kf->wait, table);
+	state = kz_state(kf->kz); /* after it: a change from here on wakes */
 	if (state == KZ_STATE_GONE)
 		return EPOLLERR | EPOLLHUP;
 	if (state == KZ_STATE_DEAD)

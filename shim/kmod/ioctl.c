@@ -284,7 +284,7 @@ static const struct kz_call {
 
 static int kz_args_in(union kz_args *a, const struct kz_call *call, const void __user *user)
 {
-	u32 argsz;
+	u32 argsz, known;
 	int rc;
 
 	if (get_user(argsz, (const u32 __user *)user))
@@ -297,19 +297,23 @@ static int kz_args_in(union kz_args *a, const struct kz_call *call, const void _
 	if (rc)
 		return rc;
 	a->argsz = call->size;
-	return a->flags & ~call->flags ? -EINVAL : 0;
+	known = call->flags | (call->need == KZ_LIVE ? KZ_CALL_NOWAIT : 0);
+	return a->flags & ~known ? -EINVAL : 0;
 }
 
 static int kz_call(struct kz_file *kf, const struct kz_call *call, union kz_args *a)
 {
+	u32 nowait = a->flags & KZ_CALL_NOWAIT;
 	int idx, rc;
 
 	switch (call->need) {
 	case KZ_LIVE:
-		rc = kz_begin_live(kf->kz, &idx, true);
+		rc = kz_begin_live(kf->kz, &idx, !nowait);
 		if (rc)
 			return rc;
+		a->flags &= ~KZ_CALL_NOWAIT;
 		rc = call->fn(kf, a);
+		a->flags |= nowait;
 		kz_end_live(kf->kz, idx);
 		return rc;
 	case KZ_THERE:

@@ -45,6 +45,7 @@ static u32 kz_queue_pick(struct kz_file *kf)
 static struct kz_queue *kz_queue_make(struct kz_file *kf, struct kz_context *c, const struct kz_ioc_queue *a)
 {
 	struct kz_device *kz = kf->kz;
+	bool stuck = false;
 	struct kz_queue *q;
 	u32 id;
 	int rc;
@@ -54,8 +55,10 @@ static struct kz_queue *kz_queue_make(struct kz_file *kf, struct kz_context *c, 
 		return ERR_PTR(rc);
 	id = kz_queue_pick(kf);
 	q = id < kz->nqueues ? kz_queue_alloc(kz, kf, id, a->order) : ERR_PTR(-ENOSPC);
-	if (IS_ERR(q))
-		goto out;
+	if (IS_ERR(q)) {
+		mutex_unlock(&kz->life);
+		return q;
+	}
 	q->ctx = c->id;
 	q->owner = c;
 	q->flags = a->flags;
@@ -63,15 +66,19 @@ static struct kz_queue *kz_queue_make(struct kz_file *kf, struct kz_context *c, 
 		q->timeout_ms = a->timeout_ms;
 	kz_queue_publish(q);
 	rc = kz_queue_halt(q); /* whatever its last user left */
-	if (!rc)
+	if (!rc) {
 		rc = kz_queue_start(q);
-	if (rc) {
+		stuck = rc && kz_queue_halt(q); /* the device knows where the rings are, and may start late */
+	}
+	if (rc && !stuck)
 		kz_queue_unpublish(q);
+	mutex_unlock(&kz->life);
+	if (stuck)
+		kz_queue_stuck(q, c->generation);
+	if (rc) {
 		kz_queue_put(q);
 		q = ERR_PTR(rc);
 	}
-out:
-	mutex_unlock(&kz->life);
 	return q;
 }
 
@@ -113,7 +120,6 @@ out:
 void kz_queue_drop(struct kz_file *kf, struct kz_queue *q)
 {
 	q->owner->queues--;
-	atomic_sub(q->ndone, &kf->ndone);
 	kz_queue_destroy(q);
 	pm_runtime_put_autosuspend(kz_dma(kf->kz));
 }
@@ -156,7 +162,9 @@ int kz_queue_stat(struct kz_file *kf, struct kz_ioc_queue_stat *a)
 	if (!q)
 		return -ENOENT;
 	spin_lock_irqsave(&q->lock, flags);
+	kz_ring_judge(q);
 	*a = q->stat;
+	a->interrupts_owed = q->owed;
 	a->outstanding = q->outstanding - q->ndone;
 	spin_unlock_irqrestore(&q->lock, flags);
 	a->argsz = argsz;
@@ -180,14 +188,10 @@ static int kz_submit_one(struct kz_file *kf, struct kz_queue *q, const struct kz
 	if (e->timeout_ms)
 		s->timeout_ms = e->timeout_ms;
 	rc = kz_xlate(s, kf, &e->cmd, &soft);
-	if (!rc && soft) {
-		kz_slot_answer(s, soft);
-		return 0;
-	}
 	if (!rc)
-		rc = kz_slot_commit(s);
+		rc = soft ? kz_slot_answer(s, soft) : kz_slot_commit(s);
 	if (rc)
-		kz_slot_release(s);
+		kz_slot_refuse(s);
 	return rc;
 }
 
@@ -227,6 +231,11 @@ int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 	while (a->done < a->count) {
 		struct kz_entry e;
 
+		if (kz_state(kf->kz) == KZ_STATE_GONE || fatal_signal_pending(current)) { /* remove waits for us */
+			rc = kz_state(kf->kz) == KZ_STATE_GONE ? -ENODEV : -EINTR;
+			break;
+		}
+		cond_resched();
 		rc = copy_from_user(&e, from + a->done, sizeof(e)) ? -EFAULT : kz_submit_wait(kf, q, &e);
 		if (rc)
 			break;

@@ -45,6 +45,7 @@
 #define KZ_QRESET_MS 1000
 #define KZ_LOOK_MS 250 /* how often a queue with commands in it is looked at without an interrupt */
 #define KZ_GRACE_MS 1000 /* how late an interrupt may be */
+#define KZ_OWED_MS 500 /* how much later still: then it is lost */
 #define KZ_MAX_BUFS 4096 /* of a file */
 #define KZ_MAX_HBM (1u << 22) /* allocations of a file: what an mmap offset can name */
 #define KZ_SG_PAGE 4096 /* KZ_SG_MAX x struct kz_sge */
@@ -163,7 +164,9 @@ struct kz_queue {
 	unsigned long timer_at; /* jiffies */
 	u32 look_head;		/* the completion that nobody took when the timer last looked ... */
 	unsigned long look_since; /* ... and since when, jiffies; 0: none */
-	u32 expiries;		/* in a row, without a completion between */
+	u32 owed;		/* completions found late, their interrupt may still come */
+	unsigned long owed_since; /* jiffies, the last of them */
+	u32 expiries;		/* at the driver's own limit or later, in a row, without a completion between */
 	struct list_head free;
 	struct list_head pending; /* in order; the head may be partly issued */
 	struct list_head issued;
@@ -321,6 +324,8 @@ void kz_end_live(struct kz_device *kz, int idx);
 int kz_life_lock(struct kz_device *kz, u32 generation);
 int kz_start(struct kz_device *kz);
 void kz_stop(struct kz_device *kz, u8 state, bool touch);
+void kz_stop_old(struct kz_device *kz, u32 generation);
+bool kz_give_up(struct kz_device *kz, u32 generation);
 void kz_set_state(struct kz_device *kz, u8 state);
 
 /* queue.c: life of a queue */
@@ -333,6 +338,7 @@ void kz_queue_publish(struct kz_queue *q);
 void kz_queue_unpublish(struct kz_queue *q);
 void kz_queue_put(struct kz_queue *q);
 int kz_queue_reset(struct kz_queue *q, u32 *dropped);
+void kz_queue_stuck(struct kz_queue *q, u32 generation);
 void kz_queue_destroy(struct kz_queue *q);
 
 /* timeout.c */
@@ -347,11 +353,14 @@ unsigned int kz_ring_collect(struct kz_queue *q, bool late, struct list_head *fi
 bool kz_ring_waiting(struct kz_queue *q, u32 *head);
 unsigned int kz_ring_poll(struct kz_queue *q, enum kz_poll how);
 void kz_ring_idle_irq(struct kz_queue *q);
+void kz_ring_judge(struct kz_queue *q);
 
 /* slot.c */
 struct kz_slot *kz_slot_get(struct kz_queue *q, enum kz_slot_kind kind, int *err);
 int kz_slot_commit(struct kz_slot *s);
-void kz_slot_answer(struct kz_slot *s, u16 status);
+void kz_slot_trim(struct kz_slot *s);
+void kz_slot_refuse(struct kz_slot *s);
+int kz_slot_answer(struct kz_slot *s, u16 status);
 void kz_slot_end(struct kz_slot *s, u16 status, struct list_head *finished);
 void kz_slots_finish(struct kz_queue *q, struct list_head *finished);
 void kz_slot_release(struct kz_slot *s);

@@ -2,8 +2,11 @@
 /*
  * Whether the device can be used: the gate that every call passes, and bringing the device up and down.
  *
- * kz->generation counts what ended all contexts and queues. It changes before anything is torn down, so whoever holds
- * admin_lock and sees the old number talks to the old device or to nobody, never to the next one.
+ * kz->generation counts what ended all contexts and queues. It changes under kz->life before anything is torn down, so
+ * whoever holds admin_lock and sees the old number talks to the old device or to nobody, never to the next one.
+ *
+ * What stops the device to start it again (resets, error recovery, sleep, remove) holds the PCI device's lock or keeps the
+ * device awake over both, so that no two of them are at it at once. Who only stops it asks for a reset afterwards.
  */
 #include <linux/pm_runtime.h>
 
@@ -111,15 +114,29 @@ int kz_life_lock(struct kz_device *kz, u32 generation)
 	return -ESTALE;
 }
 
-/* Brings up a device that is in the state after power-on or reset. Leaves it LIVE or DEAD. */
+static void kz_wake_files(struct kz_device *kz)
+{
+	struct kz_file *kf;
+
+	mutex_lock(&kz->files_lock);
+	list_for_each_entry(kf, &kz->files, node)
+		wake_up_all(&kf->wait);
+	mutex_unlock(&kz->files_lock);
+}
+
+/*
+ * Brings up a device that is in the state after power-on or reset. Leaves it LIVE or DEAD. One that is up already is
+ * left alone: its users' queues run.
+ */
 int kz_start(struct kz_device *kz)
 {
 	int rc;
 
 	mutex_lock(&kz->life);
-	if (kz_state(kz) == KZ_STATE_GONE) {
+	if (kz_state(kz) == KZ_STATE_GONE || kz->up) {
+		rc = kz->up ? 0 : -ENODEV;
 		mutex_unlock(&kz->life);
-		return -ENODEV;
+		return rc;
 	}
 	pci_set_master(kz->pdev);
 	rc = kz_hw_enable(kz);
@@ -135,6 +152,8 @@ int kz_start(struct kz_device *kz)
 	WRITE_ONCE(kz->up, !rc);
 	kz_set_state(kz, rc ? KZ_STATE_DEAD : KZ_STATE_LIVE);
 	mutex_unlock(&kz->life);
+	if (rc)
+		kz_wake_files(kz);
 	return rc;
 }
 
@@ -165,14 +184,19 @@ static void kz_end_all(struct kz_device *kz)
 	}
 }
 
-static void kz_wake_files(struct kz_device *kz)
+/* Under kz->life. The generation changes first, so that who still talks to the device is told that it was another. */
+static void kz_stop_locked(struct kz_device *kz, u8 state, bool touch)
 {
-	struct kz_file *kf;
-
-	mutex_lock(&kz->files_lock);
-	list_for_each_entry(kf, &kz->files, node)
-		wake_up_all(&kf->wait);
-	mutex_unlock(&kz->files_lock);
+	lockdep_assert_held(&kz->life);
+	kz_set_state(kz, state);
+	WRITE_ONCE(kz->up, false);
+	WRITE_ONCE(kz->generation, kz->generation + 1);
+	kz_seal_all(kz);
+	if (touch)
+		kz_hw_disable(kz);
+	pci_clear_master(kz->pdev);
+	kz_end_all(kz);
+	kz_zap_all(kz);
 }
 
 /*
@@ -181,16 +205,38 @@ static void kz_wake_files(struct kz_device *kz)
  */
 void kz_stop(struct kz_device *kz, u8 state, bool touch)
 {
-	kz_set_state(kz, state);
-	WRITE_ONCE(kz->up, false);
-	WRITE_ONCE(kz->generation, kz->generation + 1);
+	kz_set_state(kz, state); /* nobody new comes in while life is waited for; a start that has it now ends LIVE first */
 	mutex_lock(&kz->life);
-	kz_seal_all(kz);
-	if (touch)
-		kz_hw_disable(kz);
-	pci_clear_master(kz->pdev);
-	kz_end_all(kz);
-	kz_zap_all(kz);
+	kz_stop_locked(kz, state, touch);
 	mutex_unlock(&kz->life);
 	kz_wake_files(kz);
+}
+
+/* The same on behalf of who found a fault in the device of the given generation; one that has been reset since goes on. */
+void kz_stop_old(struct kz_device *kz, u32 generation)
+{
+	bool stopped;
+
+	mutex_lock(&kz->life);
+	stopped = kz->up && kz->generation == generation;
+	if (stopped)
+		kz_stop_locked(kz, KZ_STATE_RESETTING, true);
+	mutex_unlock(&kz->life);
+	if (stopped)
+		kz_wake_files(kz);
+}
+
+/* No reset helped. False: somebody else's has, the device is up and not of the given generation. */
+bool kz_give_up(struct kz_device *kz, u32 generation)
+{
+	bool dead;
+
+	mutex_lock(&kz->life);
+	dead = !kz->up || kz->generation == generation;
+	if (dead)
+		kz_stop_locked(kz, KZ_STATE_DEAD, false);
+	mutex_unlock(&kz->life);
+	if (dead)
+		kz_wake_files(kz);
+	return dead;
 }

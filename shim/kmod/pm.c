@@ -57,19 +57,19 @@ static int kz_runtime_suspend(struct device *dev)
 {
 	struct kz_device *kz = dev_get_drvdata(dev);
 
-	if (atomic_read(&kz->maps))
+	if (atomic_read(&kz->maps) || kz_state(kz) == KZ_STATE_DEAD) /* DEAD stays to be seen */
 		return -EBUSY;
 	kz_stop(kz, KZ_STATE_SUSPENDED, true);
 	return 0;
 }
 
-/* Restoring config space used up what was saved; a bus error from here on needs it again (kz_slot_reset). */
+/*
+ * Restoring config space used up what was saved; a bus error from here on needs it again (kz_slot_reset). An error must not
+ * be returned: the PM core would keep it and refuse every later wake-up, after a reset that helped too.
+ */
 static int kz_runtime_resume(struct device *dev)
 {
-	struct kz_device *kz = dev_get_drvdata(dev);
-
-	pci_save_state(kz->pdev);
-	return kz_start(kz);
+	return kz_resume(dev);
 }
 
 const struct dev_pm_ops kz_pm_ops = {

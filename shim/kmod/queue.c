@@ -20,16 +20,8 @@ static void kz_queue_free_rings(struct kz_queue *q)
 	struct device *dma = kz_dma(q->kz);
 	u32 i;
 
-	for (i = 0; i < 1u << q->order; i++) {
-		struct kz_slot *s = &q->slot[i];
-
-		if (s->sg)
-			dma_pool_free(q->kz->sg_pool, s->sg, s->sg_dma);
-		if (s->bounce)
-			dma_free_coherent(dma, s->bounce_len, s->bounce, s->bounce_dma);
-		s->sg = NULL;
-		s->bounce = NULL;
-	}
+	for (i = 0; i < 1u << q->order; i++)
+		kz_slot_trim(&q->slot[i]);
 	if (q->sq)
 		dma_free_coherent(dma, kz_sq_bytes(q), q->sq, q->sq_dma);
 	if (q->cq)
@@ -227,11 +219,28 @@ int kz_queue_reset(struct kz_queue *q, u32 *dropped)
 	return rc;
 }
 
-/* The last user's: no call is in it and it can no longer be found, but the device may be working on it. */
+/* The device does not let go of a queue: its memory stays until the device is off the bus, which it is then taken. */
+void kz_queue_stuck(struct kz_queue *q, u32 generation)
+{
+	kz_stop_old(q->kz, generation);
+	kz_reset_schedule(q->kz, KZ_LEVEL_FUNCTION, "queue did not stop");
+}
+
+/* What nobody has reaped and nobody can any more, out of the file's count too. A reaper that is still here takes his part. */
+static void kz_queue_discard(struct kz_queue *q)
+{
+	struct kz_done some[8];
+
+	while (kz_slots_reap(q, some, ARRAY_SIZE(some)))
+		;
+}
+
+/* It can no longer be found. A call that has found it before may still be in it, and the device be working on it. */
 void kz_queue_destroy(struct kz_queue *q)
 {
 	struct kz_device *kz = q->kz;
 	bool stuck = false;
+	u32 generation;
 
 	mutex_lock(&kz->life);
 	WRITE_ONCE(q->closing, true); /* no reset lets commands in again, the timer does nothing */
@@ -239,6 +248,7 @@ void kz_queue_destroy(struct kz_queue *q)
 	mutex_unlock(&kz->life);
 	cancel_delayed_work_sync(&q->timer);
 	mutex_lock(&kz->life);
+	generation = kz->generation;
 	if (kz_queue_published(q)) {
 		stuck = kz_queue_halt(q) != 0;
 		if (!stuck) {
@@ -247,9 +257,8 @@ void kz_queue_destroy(struct kz_queue *q)
 		}
 	}
 	mutex_unlock(&kz->life);
-	if (stuck) { /* its memory cannot be let go before the device is off the bus */
-		kz_stop(kz, KZ_STATE_RESETTING, true);
-		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "queue did not stop");
-	}
+	if (stuck)
+		kz_queue_stuck(q, generation);
+	kz_queue_discard(q);
 	kz_queue_put(q);
 }

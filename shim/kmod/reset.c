@@ -5,6 +5,7 @@
  * resets the function from outside.
  */
 #include <linux/delay.h>
+#include <linux/pm_runtime.h>
 
 #include "kz.h"
 
@@ -28,7 +29,26 @@ static int kz_reset_pci(struct kz_device *kz, enum kz_level level)
 	return rc;
 }
 
-static int kz_reset_firmware(struct kz_device *kz)
+/* Where the device can be reached: not between a fatal bus error and the reset of its link. */
+static int kz_lock_reachable(struct kz_device *kz)
+{
+	unsigned int tries;
+
+	for (tries = 0; tries < KZ_LOCK_TRIES; tries++) {
+		if (kz_state(kz) == KZ_STATE_GONE)
+			return -ENODEV;
+		if (device_trylock(kz_dma(kz))) {
+			if (!pci_channel_offline(kz->pdev))
+				return 0;
+			device_unlock(kz_dma(kz));
+		}
+		msleep(20);
+	}
+	return -EAGAIN;
+}
+
+/* Under the PCI device's lock: no other reset, recovery, sleep or remove at the same time. */
+static int kz_reset_firmware_locked(struct kz_device *kz)
 {
 	int rc;
 
@@ -40,6 +60,17 @@ static int kz_reset_firmware(struct kz_device *kz)
 		return rc;
 	}
 	return kz_start(kz);
+}
+
+static int kz_reset_firmware(struct kz_device *kz)
+{
+	int rc = kz_lock_reachable(kz);
+
+	if (rc)
+		return rc;
+	rc = kz_reset_firmware_locked(kz);
+	device_unlock(kz_dma(kz));
+	return rc;
 }
 
 static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *why, bool asked)
@@ -65,9 +96,11 @@ static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *
  */
 int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, bool asked)
 {
+	u32 generation;
 	int rc;
 
 	mutex_lock(&kz->reset_lock);
+	generation = READ_ONCE(kz->generation);
 	kz_coredump(kz, why);
 	rc = kz_reset_once(kz, level, why, asked);
 	if (level == KZ_LEVEL_FIRMWARE)
@@ -75,8 +108,10 @@ int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, boo
 	while (rc && rc != -ENODEV && level < KZ_LEVEL_DEVICE)
 		rc = kz_reset_once(kz, ++level, why, false);
 	if (rc && rc != -ENODEV) {
-		kz_stop(kz, KZ_STATE_DEAD, false);
-		dev_err(kz_dma(kz), "device cannot be brought back\n");
+		if (kz_give_up(kz, generation))
+			dev_err(kz_dma(kz), "device cannot be brought back\n");
+		else
+			rc = 0;
 	}
 	mutex_unlock(&kz->reset_lock);
 	return rc && rc != -ENODEV ? -EIO : rc;
@@ -87,8 +122,12 @@ void kz_reset_work(struct work_struct *work)
 	struct kz_device *kz = container_of(work, struct kz_device, reset_work);
 	int level = atomic_xchg(&kz->reset_level, -1);
 
-	if (level >= 0)
-		kz_reset_now(kz, (enum kz_level)level, READ_ONCE(kz->reset_why), false);
+	if (level < 0)
+		return;
+	pm_runtime_get_sync(kz_dma(kz)); /* awake, or failed to wake: then the reset may help */
+	kz_reset_now(kz, (enum kz_level)level, READ_ONCE(kz->reset_why), false);
+	pm_runtime_mark_last_busy(kz_dma(kz));
+	pm_runtime_put_autosuspend(kz_dma(kz));
 }
 
 /* Any context that may not wait. Several requests before it runs are one, at the highest level. */

@@ -76,6 +76,24 @@ static struct kz_slot *kz_ring_slot(struct kz_queue *q, const struct kz_cqe *c)
 	return s;
 }
 
+/* What is owed for too long is lost. */
+void kz_ring_judge(struct kz_queue *q)
+{
+	lockdep_assert_held(&q->lock);
+	if (!q->owed || time_before(jiffies, q->owed_since + msecs_to_jiffies(KZ_OWED_MS)))
+		return;
+	q->stat.interrupts_lost += q->owed;
+	q->owed = 0;
+}
+
+static void kz_ring_late(struct kz_queue *q)
+{
+	kz_ring_judge(q);
+	q->stat.found_late++;
+	q->owed++;
+	q->owed_since = jiffies;
+}
+
 static void kz_ring_take(struct kz_queue *q, const struct kz_cqe *c, bool late, struct list_head *finished)
 {
 	struct kz_slot *s = kz_ring_slot(q, c);
@@ -85,7 +103,7 @@ static void kz_ring_take(struct kz_queue *q, const struct kz_cqe *c, bool late, 
 	if (!s)
 		return;
 	if (late && !(s->flags & KZ_CMD_NOIRQ))
-		q->stat.found_late++;
+		kz_ring_late(q);
 	kz_piece_ended(s, c->result);
 	if (status == KZ_ST_OK && kz_piece_more(s)) {
 		s->state = KZ_SLOT_PENDING;
@@ -156,8 +174,12 @@ unsigned int kz_ring_poll(struct kz_queue *q, enum kz_poll how)
 	spin_lock_irqsave(&q->lock, flags);
 	if (q->state == KZ_QUEUE_RUN)
 		n = kz_ring_collect(q, how == KZ_POLL_LATE, &finished);
-	if (n && how == KZ_POLL_IRQ)
+	if (n && how == KZ_POLL_IRQ) {
 		q->stat.interrupts++;
+	} else if (how == KZ_POLL_IRQ) { /* for what has been taken before; several may have been merged on the way */
+		kz_ring_judge(q);
+		q->owed = 0;
+	}
 	spin_unlock_irqrestore(&q->lock, flags);
 	if (n)
 		kz_slots_finish(q, &finished);

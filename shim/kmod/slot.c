@@ -49,6 +49,22 @@ static void kz_slot_free_locked(struct kz_slot *s)
 	q->outstanding--;
 }
 
+/*
+ * Lets go of the slot's DMA memory. By the end of a dead queue's rings, which passes over slots in SETUP too, and by who
+ * has such a slot and finds the queue dead: each takes what the other has not. Process context.
+ */
+void kz_slot_trim(struct kz_slot *s)
+{
+	struct kz_device *kz = s->q->kz;
+	struct kz_sge *sg = xchg(&s->sg, NULL);
+	void *bounce = xchg(&s->bounce, NULL);
+
+	if (sg)
+		dma_pool_free(kz->sg_pool, sg, s->sg_dma);
+	if (bounce)
+		dma_free_coherent(kz_dma(kz), s->bounce_len, bounce, s->bounce_dma);
+}
+
 /* Of a slot in SETUP or DONE that is in no list. */
 void kz_slot_release(struct kz_slot *s)
 {
@@ -58,6 +74,14 @@ void kz_slot_release(struct kz_slot *s)
 	spin_lock_irqsave(&s->q->lock, flags);
 	kz_slot_free_locked(s);
 	spin_unlock_irqrestore(&s->q->lock, flags);
+}
+
+/* Of a slot in SETUP, by who fills it. */
+void kz_slot_refuse(struct kz_slot *s)
+{
+	if (READ_ONCE(s->q->state) == KZ_QUEUE_DEAD) /* and its memory gone, or going */
+		kz_slot_trim(s);
+	kz_slot_release(s);
 }
 
 /* Hands the slot to the queue. On an error the caller still owns it. The doorbell is the caller's. */
@@ -82,18 +106,27 @@ int kz_slot_commit(struct kz_slot *s)
 	return rc;
 }
 
-/* For a command that the driver answers itself: as if the device had. Only for those that are reaped. */
-void kz_slot_answer(struct kz_slot *s, u16 status)
+/*
+ * For a command that the driver answers itself: as if the device had. Only for those that are reaped; of a dead queue
+ * nobody may any more, and the caller still owns the slot.
+ */
+int kz_slot_answer(struct kz_slot *s, u16 status)
 {
 	struct kz_queue *q = s->q;
 	LIST_HEAD(finished);
 	unsigned long flags;
+	int rc = 0;
 
 	spin_lock_irqsave(&q->lock, flags);
-	q->stat.submitted++;
-	kz_slot_end(s, status, &finished);
+	if (q->state == KZ_QUEUE_DEAD) {
+		rc = -ESTALE;
+	} else {
+		q->stat.submitted++;
+		kz_slot_end(s, status, &finished);
+	}
 	spin_unlock_irqrestore(&q->lock, flags);
 	kz_slots_finish(q, &finished);
+	return rc;
 }
 
 /*

@@ -6,7 +6,7 @@
  */
 #include "kz.h"
 
-#define KZ_EXPIRIES_MAX 3 /* queue resets without a completion between them before the function is reset */
+#define KZ_EXPIRIES_MAX 3 /* queue resets at the driver's own limit, no completion between, before the function is reset */
 
 /* Runs the work at the deadline, or when it is time to look, or when it would have run anyway. */
 static void kz_queue_wind(struct kz_queue *q, unsigned long deadline)
@@ -73,7 +73,8 @@ static bool kz_queue_expired(struct kz_queue *q)
 		kz_queue_wind(q, first->deadline);
 		return false;
 	}
-	q->expiries++;
+	if (first->timeout_ms >= READ_ONCE(q->kz->timeout_ms)) /* a user's own, shorter limit tells nothing of the device */
+		q->expiries++;
 	dev_err_ratelimited(kz_dma(q->kz), "queue %u: command 0x%02x, cid %u, not complete after %u ms\n", q->id,
 			    first->cmd.opcode, first->cid, first->timeout_ms);
 	return true;
@@ -87,34 +88,41 @@ static bool kz_queue_overdue(struct kz_queue *q)
 	return s && time_after_eq(jiffies, s->deadline);
 }
 
+/* A completion that is there: whether it has been for so long, or to the end of its command's time. */
+static bool kz_queue_late(struct kz_queue *q, u32 head)
+{
+	unsigned long flags;
+	bool overdue;
+
+	if (!q->look_since || head != q->look_head) {
+		q->look_head = head;
+		q->look_since = jiffies ?: 1;
+	}
+	spin_lock_irqsave(&q->lock, flags);
+	overdue = kz_queue_overdue(q);
+	spin_unlock_irqrestore(&q->lock, flags);
+	return overdue || time_after_eq(jiffies, q->look_since + msecs_to_jiffies(KZ_GRACE_MS));
+}
+
 /*
- * A completion that lies there untouched for long enough, or to the end of its command's time, has lost its interrupt,
- * or was to have none. By the timer's work only.
+ * Takes a completion that has lost its interrupt, or was to have none. Where some are to have none nothing is waited for,
+ * and nobody is said to be late. By the timer's work only.
  */
 static void kz_queue_look(struct kz_queue *q)
 {
 	bool polled = q->flags & KZ_QUEUE_POLLED;
-	bool overdue;
-	unsigned long flags;
+	bool late;
 	u32 head;
 
 	if (!kz_ring_waiting(q, &head)) {
 		q->look_since = 0;
 		return;
 	}
-	if (!polled && !READ_ONCE(q->quiet)) {
-		if (!q->look_since || head != q->look_head) {
-			q->look_head = head;
-			q->look_since = jiffies ?: 1;
-		}
-		spin_lock_irqsave(&q->lock, flags);
-		overdue = kz_queue_overdue(q);
-		spin_unlock_irqrestore(&q->lock, flags);
-		if (!overdue && time_before(jiffies, q->look_since + msecs_to_jiffies(KZ_GRACE_MS)))
-			return;
-	}
+	late = kz_queue_late(q, head);
+	if (!late && !polled && !READ_ONCE(q->quiet))
+		return;
 	q->look_since = 0;
-	kz_ring_poll(q, polled ? KZ_POLL_LOOK : KZ_POLL_LATE);
+	kz_ring_poll(q, late && !polled ? KZ_POLL_LATE : KZ_POLL_LOOK);
 }
 
 static int kz_queue_recover(struct kz_queue *q)

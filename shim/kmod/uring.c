@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * io_uring commands. A command is queued or refused at once, whatever the flags say: nothing here sleeps, so nothing
- * is ever handed to a worker. It is completed from the interrupt through task work.
+ * io_uring commands. A command is queued or refused at once, whatever the flags say: nothing here waits but for memory,
+ * once a slot, so nothing is ever handed to a worker. It is completed from the interrupt through task work.
  *
  * A slot with a command holds a reference to its queue until io_uring has been told; the file is held by io_uring.
  *
@@ -186,7 +186,7 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 		return rc;
 	rc = kz_uring_fill(s, kf, u, &soft);
 	if (rc || soft) {
-		kz_slot_release(s);
+		kz_slot_refuse(s);
 		return rc ?: soft;
 	}
 	s->cqe32 = issue_flags & IO_URING_F_CQE32;
@@ -198,7 +198,7 @@ static int kz_uring_queue(struct kz_queue *q, struct kz_file *kf, const struct k
 	kz_uring_cancelable(ioucmd, issue_flags);
 	rc = kz_slot_commit(s);
 	if (rc) { /* once it can be cancelled, io_uring wants to be told rather than given a return value */
-		kz_slot_release(s);
+		kz_slot_refuse(s);
 		kz_uring_done(ioucmd, rc, 0, false, issue_flags);
 		kz_queue_put(q);
 		return -EIOCBQUEUED;

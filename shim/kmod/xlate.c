@@ -2,7 +2,7 @@
 /*
  * From a user's command to the device's. Nothing of a user reaches the device as a host address: places in registered
  * buffers are looked up, held, and rewritten. Wrong fields, sizes and HBM addresses are left for the device to judge,
- * in its own context. Never sleeps.
+ * in its own context. Waits for memory only: a command refused for want of it would be overtaken by the next one.
  */
 #include "kz.h"
 
@@ -24,7 +24,7 @@ void kz_xlate_drop(struct kz_slot *s)
 static int kz_need_sg(struct kz_slot *s)
 {
 	if (!s->sg)
-		s->sg = dma_pool_alloc(s->q->kz->sg_pool, GFP_ATOMIC, &s->sg_dma);
+		s->sg = dma_pool_alloc(s->q->kz->sg_pool, GFP_KERNEL, &s->sg_dma);
 	return s->sg ? 0 : -ENOMEM;
 }
 
@@ -104,11 +104,11 @@ static void kz_xlate_crc(struct kz_slot *s, struct kz_file *kf, u16 *soft)
 static int kz_need_bounce(struct kz_slot *s, size_t len)
 {
 	if (s->bounce && s->bounce_len < len)
-		return -ENOMEM; /* cannot be freed here; the slot's next life with the queue gets a larger one */
+		kz_slot_trim(s); /* too small for this one */
 	if (!s->bounce) {
 		s->bounce_len = max_t(size_t, len, KZ_MIN_BOUNCE);
 		s->bounce = dma_alloc_coherent(kz_dma(s->q->kz), s->bounce_len, &s->bounce_dma,
-					       GFP_ATOMIC | __GFP_NOWARN);
+					       GFP_KERNEL | __GFP_NOWARN);
 	}
 	s->bounced = s->bounce;
 	return s->bounce ? 0 : -ENOMEM;

@@ -17,8 +17,8 @@ Schedule::Schedule(const Job& job, unsigned index, unsigned senders)
   set_next();
 }
 
-// When so many operations are due: while the rate rises from 0 over R seconds to r, r t^2 / 2R of them are; then r
-// a second.
+// When so many operations are due: while the rate rises from 0 over R seconds to r, r t^2 / 2R of them are;
+// then r a second.
 std::chrono::nanoseconds Schedule::time_of(double operations) const {
   double in_ramp = rate_ * ramp_ / 2;
   double seconds = operations < in_ramp ? std::sqrt(2 * ramp_ * operations / rate_)

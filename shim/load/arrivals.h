@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// When each operation of an open loop is to start. The schedule knows nothing of how the device does: a device
-// that stalls gets no fewer operations, they only start late.
+// When each operation of an open loop is to start. The schedule knows nothing of how the device does: a
+// device that stalls gets no fewer operations, they only start late.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "shim/load/clerk.h"
 
+#include <utility>
+
 namespace kz::load {
 
 void ClerkInbox::put(ClerkAnswer answer) {

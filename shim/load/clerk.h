@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The one thread that calls a Device during a load: allocates, frees, and reads telemetry, while the workers' threads
-// keep their queues busy.
+// The one thread that calls a Device during a load: allocates, frees, and reads telemetry, while the workers'
+// threads keep their queues busy.
 #pragma once
 
 #include <condition_variable>
@@ -29,8 +29,8 @@ struct ClerkAnswer {
 class ClerkInbox {
  public:
   void put(ClerkAnswer answer);
-  std::vector<ClerkAnswer> take();                   // what is there
-  void wait(std::chrono::nanoseconds budget);        // until something is there
+  std::vector<ClerkAnswer> take();             // what is there
+  void wait(std::chrono::nanoseconds budget);  // until something is there
 
  private:
   std::mutex mutex_;

@@ -53,12 +53,14 @@ void DeviceWorker::prepare() {
     lanes_.back().queue =
         context_->open_queue({.order = job_.queue_order, .vector = {}, .interrupts = job_.interrupts});
   }
-    unsigned slots = mine * job_.limit() + (clerk_ != nullptr ? clerk_slots : 0);
+  unsigned slots = mine * job_.limit() + (clerk_ != nullptr ? clerk_slots : 0);
   slots_.resize(slots);
   for (uint32_t s = slots; s-- > 0;) idle_slots_.push_back(s);
   Queue& first = *lanes_[0].queue;
-  if (job_.wants(Op::matmul)) matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots);
-  if (job_.wants(Op::vector)) vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots);
+  if (job_.wants(Op::matmul))
+    matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots);
+  if (job_.wants(Op::vector))
+    vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots);
   uint64_t piece = job_.copies() ? job_.size.most : 64;
   for (const auto* c : {matmul_.get(), vector_.get()})
     if (c != nullptr) piece = std::max(piece, c->result_bytes());
@@ -190,7 +192,8 @@ void DeviceWorker::rest(Clock::time_point now) {
     budget = std::min<std::chrono::nanoseconds>(budget, job_.open_loop ? start_ + next_.next() - now : 0ns);
   unsigned busy = 0;
   for (Lane& lane : lanes_) busy += lane.queue->outstanding() > 0 ? 1 : 0;
-  if (busy > 1 || (busy == 1 && by_clerk_ > 0)) budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
+  if (busy > 1 || (busy == 1 && by_clerk_ > 0))
+    budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
   if (budget <= 0ns) return;
   if (busy == 0) {
     if (by_clerk_ > 0) return inbox_.wait(budget);

@@ -76,7 +76,8 @@ class DeviceWorker {
   void look_at(uint32_t slot);
   void release(uint32_t slot);
   void wrong(Op op, const std::string& what);
-  void show_wrong(const Slot& s, HbmAddr addr, std::span<const std::byte> want, std::span<const std::byte> got) const;
+  void show_wrong(const Slot& s, HbmAddr addr, std::span<const std::byte> want,
+                  std::span<const std::byte> got) const;
   OpAccount& book(Op op) { return account_.ops[static_cast<size_t>(op)]; }
   uint64_t draw_size(const SizeRange& range);
 

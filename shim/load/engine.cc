@@ -56,7 +56,8 @@ class Gate {
 
 class ProcessPart {
  public:
-  ProcessPart(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices, const Hooks& hooks)
+  ProcessPart(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices,
+              const Hooks& hooks)
       : plan_(plan), ledger_(ledger), source_(devices), hooks_(hooks) {
     for (size_t w = 0; w < ledger.workers().size(); ++w)
       if (ledger.workers()[w].process == process) mine_.push_back(w);
@@ -100,8 +101,8 @@ class ProcessPart {
       try {
         Device& device = device_of(job.devices[ledger_.workers()[w].device]);
         bool calls = job.wants(Op::alloc) || job.wants(Op::telemetry);
-        device_workers_[i] = std::make_unique<DeviceWorker>(job, ledger_.workers()[w], device,
-                                                            calls ? &clerk_of(device) : nullptr, ledger_, w, hooks_);
+        device_workers_[i] = std::make_unique<DeviceWorker>(
+            job, ledger_.workers()[w], device, calls ? &clerk_of(device) : nullptr, ledger_, w, hooks_);
         device_workers_[i]->prepare();
       } catch (const Error& e) {
         ledger_.account(w).fail(WorkerAccount::failed_to_start, e);
@@ -124,7 +125,8 @@ class ProcessPart {
   }
 
   bool any_failed() const {
-    return std::ranges::any_of(mine_, [&](size_t w) { return ledger_.state(w) == WorkerAccount::failed_to_start; });
+    return std::ranges::any_of(mine_,
+                               [&](size_t w) { return ledger_.state(w) == WorkerAccount::failed_to_start; });
   }
 
   Clock::time_point await_start() {
@@ -175,7 +177,7 @@ class ProcessPart {
 
 Device& OpenDevices::operator()(const std::string& uri) {
   auto& device = devices_[uri];
-  if (!device) device = open_device(uri);
+  if (!device) device = open_device(uri, {.exclusive = false});  // the load's other processes use it, too
   return *device;
 }
 

@@ -28,8 +28,8 @@ class OpenDevices {
 
 enum class Start { now, when_told };  // when_told: when the ledger names the time
 
-// Returns when every thread has ended. Throws nothing for what a device does: that is in the ledger. When a worker
-// cannot be prepared, none of this process begins, and the ledger says why.
+// Returns when every thread has ended. Throws nothing for what a device does: that is in the ledger. When a
+// worker cannot be prepared, none of this process begins, and the ledger says why.
 void run_process(const Plan& plan, unsigned process, Ledger& ledger, const DeviceSource& devices, Start start,
                  const Hooks& hooks = {});
 

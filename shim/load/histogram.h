@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A log-linear histogram of times: 3 significant digits at any size, fixed memory, and one that can be merged.
+// A log-linear histogram of times: 3 significant digits at any size, fixed memory, and one that can be
+// merged.
 //
 // Values below 2048 ns are kept exactly; above, each power of two is cut into 1024 steps, so that a value is
-// known to 1/1024 of itself. It is plain memory without pointers: zero bytes are an empty histogram, and it may
-// lie in memory that several processes share, with one writer.
+// known to 1/1024 of itself. It is plain memory without pointers: zero bytes are an empty histogram, and it
+// may lie in memory that several processes share, with one writer.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The hot loop is written by hand: entries are filled in once and only what changes is written again; one system call
-// hands over a batch and takes what is done; one time stamp serves a batch.
+// The hot loop is written by hand: entries are filled in once and only what changes is written again; one
+// system call hands over a batch and takes what is done; one time stamp serves a batch.
 #include "shim/load/host_worker.h"
 
 #include <fcntl.h>
@@ -31,7 +31,8 @@ int64_t now_ns() {
 
 void set_up(unsigned entries, unsigned completions, io_uring& ring) {
   int err = 0;
-  for (unsigned flags : {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0u}) {
+  for (unsigned flags :
+       {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0u}) {
     io_uring_params params{};
     params.flags = flags | IORING_SETUP_CQSIZE;
     params.cq_entries = completions;
@@ -39,8 +40,10 @@ void set_up(unsigned entries, unsigned completions, io_uring& ring) {
     if (err != EINVAL) break;
   }
   if (err == EPERM || err == EACCES || err == ENOSYS)
-    throw Error({Errc::permission, "set up", "io_uring", "this kernel or container does not allow it",
-                 "set sysctl kernel.io_uring_disabled to 0, and let the container's seccomp profile pass io_uring", err});
+    throw Error(
+        {Errc::permission, "set up", "io_uring", "this kernel or container does not allow it",
+         "set sysctl kernel.io_uring_disabled to 0, and let the container's seccomp profile pass io_uring",
+         err});
   if (err != 0) throw_errno("set up", "io_uring", err);
 }
 
@@ -93,7 +96,8 @@ void HostWorker::set_up_ring() {
   for (uint32_t s = depth; s-- > 0;) idle_.push_back(s);
   if (job_.target != Target::file) return;
   memory_bytes_ = size_t{depth} * block_bytes_;
-  void* p = ::mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* p = ::mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+                   -1, 0);
   if (p == MAP_FAILED) throw_errno("get", "memory for reads");
   memory_ = static_cast<std::byte*>(p);
   iovec all{memory_, memory_bytes_};
@@ -179,7 +183,8 @@ void HostWorker::loop(int64_t start, int64_t end) {
 
 // Fills entries with what is to start now; they are handed over by enter().
 unsigned HostWorker::put(int64_t now, int64_t start, int64_t end) {
-  unsigned room = std::min<unsigned>({job_.batch, ring_.sq.ring_entries, static_cast<unsigned>(idle_.size())});
+  unsigned room =
+      std::min<unsigned>({job_.batch, ring_.sq.ring_entries, static_cast<unsigned>(idle_.size())});
   if (job_.count != 0) room = static_cast<unsigned>(std::min<uint64_t>(room, job_.count - book_.sent));
   const uint32_t mask = ring_.sq.ring_entries - 1;
   uint32_t tail = ring_.sq.sqe_tail;
@@ -225,15 +230,16 @@ void HostWorker::enter(unsigned fresh, unsigned wait_for, int64_t longest_ns) {
   io_uring_getevents_arg arg{0, _NSIG / 8, 0, reinterpret_cast<uint64_t>(&ts)};
   unsigned flags = IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0);
   if (wait_for > 0) flags |= IORING_ENTER_EXT_ARG;
-  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, fresh, wait_for, flags,
-                     wait_for > 0 ? &arg : nullptr, wait_for > 0 ? sizeof arg : _NSIG / 8);
+  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, fresh,
+                     wait_for, flags, wait_for > 0 ? &arg : nullptr, wait_for > 0 ? sizeof arg : _NSIG / 8);
   if (n == static_cast<long>(fresh) || (n < 0 && fresh == 0 && (errno == ETIME || errno == EINTR))) return;
   // Entries that the kernel did not take yet are taken by the next call.
   for (unsigned left = n > 0 ? fresh - static_cast<unsigned>(n) : fresh; left > 0;) {
     if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY && errno != ETIME)
       throw_errno("submit to", "io_uring");
     n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, left, 0,
-                  IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0), nullptr, _NSIG / 8);
+                  IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0), nullptr,
+                  _NSIG / 8);
     if (n > 0) left -= static_cast<unsigned>(n);
   }
 }
@@ -274,14 +280,16 @@ void HostWorker::note_failure(int32_t result) {
   bump(book_.failed);
   bump(account_.failed_by[kStatuses - 1]);
   if (account_.finding[0] != '\0') return;
-  std::string what = result < 0 ? std::strerror(-result) : fmt::format("{} instead of {}", result, good_result_);
+  std::string what =
+      result < 0 ? std::strerror(-result) : fmt::format("{} instead of {}", result, good_result_);
   what = fmt::format("{}: {}", job_.path.empty() ? "io_uring" : job_.path, what);
   what.copy(account_.finding, sizeof account_.finding - 1);
 }
 
 void HostWorker::note_due(int64_t now, int64_t start, int64_t end, bool at_end) {
   uint64_t most = job_.count != 0 ? job_.count : UINT64_MAX;
-  for (int64_t at; due_.index() < most && (at = start + due_.next().count()) <= now && at < end;) due_.advance();
+  for (int64_t at; due_.index() < most && (at = start + due_.next().count()) <= now && at < end;)
+    due_.advance();
   uint64_t backlog = due_.index() > next_.index() ? due_.index() - next_.index() : 0;
   raise_to(account_.backlog_max, backlog);
   if (at_end) bump(account_.not_started, backlog);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The same load without a device: reads of a file, commands to a character device, or nothing at all, straight
-// through io_uring. It shows what the generator and the kernel's path cost by themselves.
+// The same load without a device: reads of a file, commands to a character device, or nothing at all,
+// straight through io_uring. It shows what the generator and the kernel's path cost by themselves.
 #pragma once
 
 #include <liburing.h>
@@ -51,8 +51,8 @@ class HostWorker {
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   uint64_t random_;
-  std::vector<int64_t> began_;   // of each slot, ns
-  std::vector<uint32_t> idle_;   // slots
+  std::vector<int64_t> began_;  // of each slot, ns
+  std::vector<uint32_t> idle_;  // slots
   unsigned under_way_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -50,14 +51,15 @@ class PlanParser {
       rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
     }
     close_job();
-    if (plan_.jobs.empty()) fail("there is no [job] in it", "write a section such as [copies] with mix=copy-in");
+    if (plan_.jobs.empty())
+      fail("there is no [job] in it", "write a section such as [copies] with mix=copy-in");
     return std::move(plan_);
   }
 
  private:
   [[noreturn]] void fail(const std::string& detail, const std::string& remedy) const {
-    throw Error({Errc::usage, "read load profile", fmt::format("{}:{}", plan_.source, std::max(line_, 1u)), detail,
-                 remedy, 0});
+    throw Error({Errc::usage, "read load profile", fmt::format("{}:{}", plan_.source, std::max(line_, 1u)),
+                 detail, remedy, 0});
   }
 
   void one_line(std::string_view line) {
@@ -69,7 +71,8 @@ class PlanParser {
     if (equals == std::string_view::npos) fail(fmt::format("'{}' is not key=value", line), "");
     std::string key(trimmed(line.substr(0, equals)));
     std::string_view value = trimmed(line.substr(equals + 1));
-    if (!in_section_) fail(fmt::format("'{}' stands before any section", key), "begin with [global] or [job]");
+    if (!in_section_)
+      fail(fmt::format("'{}' stands before any section", key), "begin with [global] or [job]");
     if (value.empty()) fail(fmt::format("'{}' has no value", key), "");
     Job& job = in_global_ ? global_ : job_;
     try {
@@ -78,7 +81,7 @@ class PlanParser {
       own_devices_ |= key == "device";
       set_key(job, key, value);
     } catch (const Error& e) {
-      fail(fmt::format("{}: {}", key, e.info().detail), e.info().remedy);
+      fail(fmt::format("{}={}: {}", key, value, e.info().detail), e.info().remedy);
     }
   }
 
@@ -144,13 +147,16 @@ Plan read_plan(const std::string& file) {
     return text;
   };
   if (file == "-") return parse_plan(take(std::cin), "standard input");
+  errno = 0;
   std::ifstream in(file, std::ios::binary);
-  std::string text = in ? take(in) : std::string();
-  if (!in && text.empty()) {
-    int err = errno;
-    throw Error({Errc::usage, "read load profile", file, std::strerror(err != 0 ? err : EIO),
+  int err = in.is_open() ? 0 : errno != 0 ? errno : EIO;
+  std::error_code ec;
+  if (err == 0 && std::filesystem::is_directory(file, ec)) err = EISDIR;
+  std::string text = err == 0 ? take(in) : std::string();
+  if (err == 0 && in.bad()) err = EIO;
+  if (err != 0)
+    throw Error({Errc::usage, "read load profile", file, std::strerror(err),
                  "name a job file (docs/load.md), or - for standard input", err});
-  }
   return parse_plan(text, file);
 }
 

@@ -13,18 +13,32 @@
 
 namespace kz::load {
 
-// One kind of work. `free` is drawn where a job's mix says alloc and it holds enough; `check` reads a result back
-// to verify it; neither can be named in a mix. `io` is one operation of a target that is no device.
-enum class Op : uint8_t { nop, copy_in, copy_out, copy_hbm, matmul, vector, alloc, free, telemetry, check, io };
+// One kind of work. `free` is drawn where a job's mix says alloc and it holds enough; `check` reads a result
+// back to verify it; neither can be named in a mix. `io` is one operation of a target that is no device.
+enum class Op : uint8_t {
+  nop,
+  copy_in,
+  copy_out,
+  copy_hbm,
+  matmul,
+  vector,
+  alloc,
+  free,
+  telemetry,
+  check,
+  io
+};
 inline constexpr size_t kOps = 11;
 std::string_view to_string(Op op);  // "nop", "copy-in", ...
 
-// What a job's operations go to. All but `device` are there to measure the generator and the kernel's path alone.
+// What a job's operations go to. All but `device` are there to measure the generator and the kernel's path
+// alone.
 enum class Target : uint8_t {
   device,     // commands of the shim, on any backend
   nop,        // IORING_OP_NOP
   file,       // IORING_OP_READ_FIXED at random blocks of a file
-  uring_cmd,  // IORING_OP_URING_CMD on a character device; a NOP of the reference driver where it is one of its nodes
+  uring_cmd,  // IORING_OP_URING_CMD on a character device; a NOP of the reference driver where it is one of
+              // its nodes
 };
 
 enum class Arrivals : uint8_t { constant, poisson };
@@ -41,8 +55,8 @@ struct Job {
   std::array<unsigned, kOps> mix{};  // weights
   SizeRange size;                    // copies, and blocks of a file
   SizeRange alloc_size{65536, 1 << 20};
-  unsigned blocks = 16;   // allocations that a thread holds at most
-  uint32_t dim = 64;      // matmul of dim x dim
+  unsigned blocks = 16;      // allocations that a thread holds at most
+  uint32_t dim = 64;         // matmul of dim x dim
   uint32_t elements = 4096;  // vector
   Dtype dtype = Dtype::f32;
 
@@ -62,7 +76,8 @@ struct Job {
   std::chrono::nanoseconds time = std::chrono::seconds(10);
   uint64_t count = 0;  // operations of a thread; 0: until the time is over
   std::chrono::nanoseconds timeout = std::chrono::seconds(10);  // an operation without an answer is lost then
-  std::chrono::nanoseconds late = std::chrono::milliseconds(1);  // a start this much after the intended one is late
+  std::chrono::nanoseconds late =
+      std::chrono::milliseconds(1);  // a start this much after the intended one is late
   bool verify = true;
   uint64_t seed = 1;
 

@@ -23,8 +23,9 @@ namespace {
 
 [[noreturn]] void refuse_word(std::string_view word, std::string_view kind, std::vector<std::string> known) {
   auto near = near_matches(word, known);
-  refuse(fmt::format("'{}' is no {}", word, kind), near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
-                                                               : fmt::format("did you mean {}?", near.front()));
+  refuse(fmt::format("'{}' is no {}", word, kind), near.empty()
+                                                       ? fmt::format("known: {}", fmt::join(known, ", "))
+                                                       : fmt::format("did you mean {}?", near.front()));
 }
 
 template <class T>
@@ -133,7 +134,8 @@ bool open_of(std::string_view text) {
 }
 
 Arrivals arrivals_of(std::string_view text) {
-  if (text == "constant" || text == "poisson") return text == "poisson" ? Arrivals::poisson : Arrivals::constant;
+  if (text == "constant" || text == "poisson")
+    return text == "poisson" ? Arrivals::poisson : Arrivals::constant;
   refuse_word(text, "kind of arrivals", {"constant", "poisson"});
 }
 
@@ -144,7 +146,11 @@ struct Key {
 };
 using V = std::string_view;
 constexpr Key job_keys[] = {
-    {"device", [](Job& j, V v) { parse_uri(v); j.devices.emplace_back(v); }},
+    {"device",
+     [](Job& j, V v) {
+       parse_uri(v);
+       j.devices.emplace_back(v);
+     }},
     {"target", set_target},
     {"mix", [](Job& j, V v) { j.mix = mix_of(v); }},
     {"size", [](Job& j, V v) { j.size = range_of(v); }},
@@ -199,7 +205,8 @@ std::chrono::nanoseconds parse_time(std::string_view text) {
                   : unit == "h"   ? 3600e9
                                   : 0;
   if (ec != std::errc() || factor == 0 || !(n >= 0) || n * factor > 1e18)
-    refuse(fmt::format("'{}' is no time", text), "write a number with ns, us, ms, s, min or h, such as 250ms");
+    refuse(fmt::format("'{}' is no time", text),
+           "write a number with ns, us, ms, s, min or h, such as 250ms");
   return std::chrono::nanoseconds(static_cast<int64_t>(n * factor));
 }
 
@@ -221,7 +228,8 @@ void check_job(const Job& job) {
     refuse(fmt::format("depth {} does not fit a queue of {} entries", job.depth, 1u << job.queue_order),
            "raise entries or lower depth");
   if (job.threads > job.queues && job.queues != 1)
-    refuse(fmt::format("{} threads share {} queues", job.threads, job.queues), "a queue belongs to one thread");
+    refuse(fmt::format("{} threads share {} queues", job.threads, job.queues),
+           "a queue belongs to one thread");
   if (job.verify && job.copies() && job.size.least < sizeof(PayloadHeader))
     refuse(fmt::format("copies of {} bytes hold no header to verify", job.size.least),
            fmt::format("raise size to {} or set verify=no", sizeof(PayloadHeader)));

@@ -76,7 +76,8 @@ bool Ledger::settle(unsigned process) {
     WorkerAccount& a = accounts_[w];
     if (ids_[w].process != process) continue;
     auto s = state(w);
-    if (s == WorkerAccount::ended || s == WorkerAccount::failed_to_start || s == WorkerAccount::broke_off) continue;
+    if (s == WorkerAccount::ended || s == WorkerAccount::failed_to_start || s == WorkerAccount::broke_off)
+      continue;
     cut_off = true;
     for (OpAccount& op : a.ops) {
       a.cancelled_by[static_cast<size_t>(Cancel::process_died)] += op.outstanding();

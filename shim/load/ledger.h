@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The books of a load: what every worker sent and how it ended, in memory that outlives any of its processes.
 //
-// For each worker and operation: sent = completed + failed + cancelled + lost, once it has ended. A process that
-// dies leaves its numbers; what it had outstanding is counted as cancelled by its death (settle()).
+// For each worker and operation: sent = completed + failed + cancelled + lost, once it has ended. A process
+// that dies leaves its numbers; what it had outstanding is counted as cancelled by its death (settle()).
 #pragma once
 
 #include <array>
@@ -28,7 +28,9 @@ inline constexpr size_t kStatuses = 17;
 std::string status_name(size_t index);
 
 // Counters have one writer and may be read by another process meanwhile.
-inline void bump(uint64_t& counter, uint64_t n = 1) { __atomic_store_n(&counter, counter + n, __ATOMIC_RELAXED); }
+inline void bump(uint64_t& counter, uint64_t n = 1) {
+  __atomic_store_n(&counter, counter + n, __ATOMIC_RELAXED);
+}
 inline void raise_to(uint64_t& counter, uint64_t n) {
   if (n > counter) __atomic_store_n(&counter, n, __ATOMIC_RELAXED);
 }
@@ -46,18 +48,18 @@ struct OpAccount {
 struct WorkerAccount {
   enum State : uint32_t { unused, preparing, ready, running, ended, failed_to_start, broke_off };
   uint32_t state;
-  uint32_t errc;         // of `error`
+  uint32_t errc;  // of `error`
   uint32_t has_error;
   uint32_t device_lost;
-  char error[512];       // why it failed to start or broke off
-  char finding[256];     // the first thing that was wrong with a result
+  char error[512];    // why it failed to start or broke off
+  char finding[256];  // the first thing that was wrong with a result
   OpAccount ops[kOps];
   std::array<uint64_t, kStatuses> failed_by;
   std::array<uint64_t, kCancels> cancelled_by;
   // Back-pressure: starts later than the job's `late`, the latest one, most operations that were due and not
   // started, those never started because the time was over, and how often a due operation found no room.
   uint64_t late, late_max_ns, backlog_max, not_started, ring_full;
-  uint64_t queue_faults;  // forbidden fields of the queues' audits, added up
+  uint64_t queue_faults;        // forbidden fields of the queues' audits, added up
   uint64_t began_ns, ended_ns;  // CLOCK_MONOTONIC
 
   void fail(State how, const Error& error);
@@ -73,8 +75,8 @@ std::vector<WorkerId> workers_of(const Plan& plan);
 
 class Ledger {
  public:
-  explicit Ledger(const Plan& plan);          // a new one. Throws Error(no_memory)
-  Ledger(const Plan& plan, Fd shared);        // the one that another process made of the same plan
+  explicit Ledger(const Plan& plan);    // a new one. Throws Error(no_memory)
+  Ledger(const Plan& plan, Fd shared);  // the one that another process made of the same plan
   int fd() const { return fd_.get(); }
 
   const std::vector<WorkerId>& workers() const { return ids_; }
@@ -98,8 +100,8 @@ class Ledger {
   WorkerAccount::State state(size_t worker) const {
     return static_cast<WorkerAccount::State>(__atomic_load_n(&accounts_[worker].state, __ATOMIC_ACQUIRE));
   }
-  // Of workers whose process is gone: what they had outstanding is cancelled. True where there was any, or the
-  // worker had not come to its end.
+  // Of workers whose process is gone: what they had outstanding is cancelled. True where there was any, or
+  // the worker had not come to its end.
   bool settle(unsigned process);
 
  private:

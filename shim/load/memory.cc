@@ -68,7 +68,8 @@ uint32_t Homes::take(std::mt19937_64& rng, bool to_read) {
   return taken;
 }
 
-Calculation::Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots)
+Calculation::Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue,
+                         unsigned slots)
     : op_(op), job_(job) {
   Dtype type = op == Op::matmul ? job.dtype : Dtype::f32;
   size_t n = op == Op::matmul ? size_t{job.dim} * job.dim : job.elements;

@@ -14,8 +14,8 @@
 
 namespace kz::load {
 
-// Places in HBM for payloads. Each is idle or in use by one command; an idle one holds the payload of its tag, unless
-// the copy that should have brought it failed.
+// Places in HBM for payloads. Each is idle or in use by one command; an idle one holds the payload of its
+// tag, unless the copy that should have brought it failed.
 class Homes {
  public:
   Homes(Context& context, unsigned count, uint64_t bytes_each);
@@ -36,8 +36,8 @@ class Homes {
   std::vector<uint32_t> idle_;
 };
 
-// One kind of computation with operands in HBM that never change. It has two variants with different results, used
-// in turn, so that a result that was not written is not taken for a new one.
+// One kind of computation with operands in HBM that never change. It has two variants with different results,
+// used in turn, so that a result that was not written is not taken for a new one.
 class Calculation {
  public:
   // `slots` results may be under way at once. Loads the operands through `queue`.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Bytes that say what they are: a header with sequence, address, seed and CRC32C, and pseudo-random bytes behind it.
+// Bytes that say what they are: a header with sequence, address, seed and CRC32C, and pseudo-random bytes
+// behind it.
 #pragma once
 
 #include <cstddef>

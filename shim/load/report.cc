@@ -34,7 +34,8 @@ void add_worker(Sum& sum, const WorkerAccount& a) {
   if (a.state != WorkerAccount::ended) ++sum.broke_off;
   if (a.ended_ns > a.began_ns)
     sum.seconds = std::max(sum.seconds, static_cast<double>(a.ended_ns - a.began_ns) / 1e9);
-  if (a.has_error != 0 && std::ranges::find(sum.errors, a.error) == sum.errors.end()) sum.errors.emplace_back(a.error);
+  if (a.has_error != 0 && std::ranges::find(sum.errors, a.error) == sum.errors.end())
+    sum.errors.emplace_back(a.error);
   if (a.finding[0] != '\0' && sum.findings.size() < most_findings) sum.findings.emplace_back(a.finding);
 }
 

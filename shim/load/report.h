@@ -18,7 +18,7 @@ struct Sum {
   std::array<uint64_t, kCancels> cancelled_by{};
   uint64_t late = 0, late_max_ns = 0, backlog_max = 0, not_started = 0, ring_full = 0, queue_faults = 0;
   uint64_t threads = 0, broke_off = 0, device_lost = 0;
-  double seconds = 0;  // from the start to the end of the last worker
+  double seconds = 0;                 // from the start to the end of the last worker
   std::vector<std::string> errors;    // why workers did not start or broke off, each once
   std::vector<std::string> findings;  // the first wrong result of each worker, at most 8
 

@@ -20,7 +20,13 @@
 #include "kz_cmd.h"
 #include "kz_telemetry.h"
 
-#define KZ_DRIVER_ABI 1
+#define KZ_DRIVER_ABI 2
+
+/*
+ * In the flags of any call that needs the device: -EAGAIN while it is being reset or sleeps with the system. Without it
+ * the call waits for the end of that, 30 s at most.
+ */
+#define KZ_CALL_NOWAIT (1u << 31)
 
 /*
  * A host address in a user's command is not a bus address but a place in a registered buffer of the same file:
@@ -180,13 +186,15 @@ struct kz_ioc_queue_stat { /* KZ_IOC_QUEUE_STAT: the books of a queue, from its 
 	__u64 cancelled;   /* given up by io_uring; the device may have completed them */
 	__u64 interrupts;
 	__u64 idle_interrupts;	 /* that found no completion; counted where the vector is the queue's own */
-	__u64 found_late;	 /* completions found by looking, their interrupt more than a second late */
+	__u64 found_late;	 /* completions found by looking, their interrupt more than a second late; ... */
 	__u64 unknown_cid;	 /* completions of a command id that the queue does not have */
 	__u64 wrong_queue;	 /* completions that name another queue */
 	__u64 bad_sq_head;	 /* completions with a head beyond what was submitted */
 	__u64 resets;
 	__u64 entries;	    /* completions that the device wrote, those of pieces of a command included */
 	__u64 repeated_cid; /* completions of a command id that has no command (any more) */
+	__u64 interrupts_owed; /* ... of these, the ones whose interrupt may still come, for half a second ... */
+	__u64 interrupts_lost; /* ... and the ones whose interrupt has not. One that comes pays for all that are owed */
 };
 
 struct kz_ioc_reset { /* KZ_IOC_RESET, CAP_SYS_ADMIN: returns when the device is ready again */
@@ -281,7 +289,7 @@ KZ_ASSERT_SIZE(struct kz_entry, 80);
 KZ_ASSERT_SIZE(struct kz_ioc_submit, 32);
 KZ_ASSERT_SIZE(struct kz_done, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_reap, 40);
-KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 120);
+KZ_ASSERT_SIZE(struct kz_ioc_queue_stat, 136);
 KZ_ASSERT_SIZE(struct kz_ioc_reset, 16);
 KZ_ASSERT_SIZE(struct kz_ioc_fw, 32);
 KZ_ASSERT_SIZE(struct kz_ioc_ecc, 32);

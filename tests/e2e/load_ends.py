@@ -172,7 +172,7 @@ def case_parent_killed(binary, tmp):
 def case_fault(binary, tmp):
     sock, ctl = tmp / "f.sock", tmp / "f.ctl"
     tpu = subprocess.Popen([f"{binary}/softtpu", "--socket", str(sock), "--control", str(ctl), "--fault",
-                            '{"row":"Q07","trigger":{"after_commands":400}}'], stdout=subprocess.PIPE, text=True)
+                            '{"row":"Q07","trigger":{"kind":"after","n":400}}'], stdout=subprocess.PIPE, text=True)
     try:
         assert tpu.stdout.readline().startswith("ready")
         load = Load(binary, tmp, "fault", BUSY.format(time="20s") + "timeout=1s\n", "--device", f"vfio-user:{sock}")

@@ -117,7 +117,7 @@ std::string others_state(Device& device) {
   try {
     auto queue = device.root_context().open_queue({.order = 2});
     try {
-      run(*queue, {cmd::Nop{}}, 1s);
+      run(*queue, {cmd::Nop{}}, 2s);  // longer than a driver takes to find a completion without its interrupt
       return "complete";
     } catch (const Error&) {
       return "stuck";

@@ -124,7 +124,7 @@ def save_rows(path, logs, found):
     with open(path, "w") as out:
         for name, (log, _) in logs.items():
             lines = [l for l in log.read_text().split("\n") if l.strip() and not l.startswith(("  CC", "  LD", "make", "In file", "      "))]
-            lines = lines[:16]  # a unit test needs the first message with its code
+            lines = lines[:32]  # a unit test needs the first message with its code
             out.write(f"### {name} {found[name][0]['name'] if found[name] else '-'}\n" + "\n".join(lines) + "\n")
 
 

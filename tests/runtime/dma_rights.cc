@@ -100,8 +100,7 @@ KZ_TEST(dma, unmapped_address,
   const uint64_t base = buffer->iova().value;
   std::ranges::fill(buffer->bytes(), kOwn);
   const HbmAddr hbm = rig.hbm->addr();
-  for (uint64_t nowhere :
-       {uint64_t{0x7000000000}, base - kWindowLen, base + kWindowLen}) {
+  for (uint64_t nowhere : {uint64_t{0x7000000000}, base - kWindowLen, base + kWindowLen}) {
     if (const auto bits = caps().limits.iova_bits; chosen && bits < 64 && nowhere >> bits != 0) continue;
     must_fault(rig, "unmapped", at(hbm), at(Iova{nowhere}), {});
     must_fault(rig, "unmapped", at(Iova{nowhere}), at(hbm), {});
@@ -122,6 +121,10 @@ KZ_TEST(dma, read_only_mapping,
         device().dma_buffer({.size = {kWindowLen}, .device_writes = false, .by_message = by_message});
     std::ranges::fill(source->bytes(), kOwn);
     run_good(*rig.queue, {cmd::Copy{at(source->iova()), at(rig.hbm->addr()), kWindowLen}});
+    // It has read this memory, and not what was in its place when it was mapped.
+    HostArea seen(device(), {.size = {kWindowLen}});
+    if (auto wrong = read_and_check(*rig.queue, rig.hbm->addr(), seen, source->bytes()); !wrong.empty())
+      ADD_FAILURE() << "read_only: " << wrong;
     run_good(*rig.queue, {cmd::Fill{at(rig.hbm->addr()), kWindowLen, 0x4444444444444444}});
     must_fault(rig, "read_only", at(rig.hbm->addr()), at(source->iova()), source->bytes());
     auto target =

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The engine on a device made by hand, whose every delay and fault is chosen.
-#include "shim/load/engine.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,16 +11,17 @@
 #include <thread>
 
 #include "shim/base/error.h"
+#include "shim/load/engine.h"
 #include "shim/load/report.h"
 
 namespace kz::load {
 namespace {
 
-// Completes commands in order, each `service` after the later of its submission and the end of the one before; during
-// a stall nothing completes. Memory is the process's own; HBM addresses are pointers.
+// Completes commands in order, each `service` after the later of its submission and the end of the one
+// before; during a stall nothing completes. Memory is the process's own; HBM addresses are pointers.
 struct HandMade {
   std::chrono::nanoseconds service = 100us;
-  std::chrono::nanoseconds stall_from{0}, stall_for{0};  // since the first submission
+  std::chrono::nanoseconds stall_from{0}, stall_for{0};                          // since the first submission
   std::function<Status(uint64_t)> status = [](uint64_t) { return Status::ok; };  // of the n-th command
   std::function<bool(uint64_t)> swallow = [](uint64_t) { return false; };
   std::function<bool(uint64_t)> spoil = [](uint64_t) { return false; };  // its copy flips a bit
@@ -58,7 +57,8 @@ class HandQueue final : public Queue {
     std::vector<Completion> out;
     for (; !pending_.empty() && pending_.front().at <= Clock::now(); pending_.pop_front()) {
       Pending& p = pending_.front();
-      if (const auto* copy = std::get_if<cmd::Copy>(&p.command.work); copy != nullptr && p.status == Status::ok) {
+      if (const auto* copy = std::get_if<cmd::Copy>(&p.command.work);
+          copy != nullptr && p.status == Status::ok) {
         auto* to = reinterpret_cast<std::byte*>(copy->dst.addr);
         std::memmove(to, reinterpret_cast<const std::byte*>(copy->src.addr), copy->len);
         if (p.spoil) to[copy->len / 2] ^= std::byte{4};
@@ -71,7 +71,8 @@ class HandQueue final : public Queue {
     for (;;) {
       auto out = poll();
       if (!out.empty() || deadline.passed()) return out;
-      auto until = pending_.empty() ? deadline.left() : std::min(deadline.left(), pending_.front().at - Clock::now());
+      auto until =
+          pending_.empty() ? deadline.left() : std::min(deadline.left(), pending_.front().at - Clock::now());
       std::this_thread::sleep_for(std::max(until, 0ns));
     }
   }
@@ -110,7 +111,9 @@ class HandContext final : public Context {
  public:
   explicit HandContext(const HandMade& how) : how_(how) {}
   uint32_t id() const override { return 1; }
-  std::unique_ptr<Queue> open_queue(const QueueSpec& s) override { return std::make_unique<HandQueue>(how_, s); }
+  std::unique_ptr<Queue> open_queue(const QueueSpec& s) override {
+    return std::make_unique<HandQueue>(how_, s);
+  }
   std::unique_ptr<HbmBlock> alloc(Bytes size) override { return std::make_unique<HandBlock>(size.value); }
   Status free_raw(HbmAddr) override { return Status::ok; }
 
@@ -164,15 +167,17 @@ std::unique_ptr<Sum> run_on(const HandMade& how, const std::string& profile) {
   Plan plan = parse_plan(profile, "test");
   Ledger ledger(plan);
   HandDevice device(how);
-  run_process(plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
+  run_process(
+      plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
   return add_up(ledger);
 }
 
 uint64_t us(uint64_t ns) { return ns / 1000; }
 
 TEST(load_engine, every_operation_is_sent_and_accounted_for) {
-  auto s = run_on({.service = 10us}, "[a]\nmix=copy-in:2,copy-out:2,copy-hbm,nop,alloc,telemetry\nsize=64-9000\n"
-                                     "rate=2000\ntime=300ms\n");
+  auto s = run_on({.service = 10us},
+                  "[a]\nmix=copy-in:2,copy-out:2,copy-hbm,nop,alloc,telemetry\nsize=64-9000\n"
+                  "rate=2000\ntime=300ms\n");
   EXPECT_THAT(s->errors, ::testing::IsEmpty());
   EXPECT_THAT(s->findings, ::testing::IsEmpty());
   EXPECT_TRUE(s->clean());
@@ -184,8 +189,8 @@ TEST(load_engine, every_operation_is_sent_and_accounted_for) {
 }
 
 TEST(load_engine, a_stall_shows_in_the_latency_of_all_that_should_have_started_in_it) {
-  // 200 ms without an answer in 1 s at 500/s: 100 operations are due in it, with latencies evenly from 200 ms to 0. A
-  // closed loop, or one that counts from the real start, would show a few.
+  // 200 ms without an answer in 1 s at 500/s: 100 operations are due in it, with latencies evenly from 200 ms
+  // to 0. A closed loop, or one that counts from the real start, would show a few.
   auto s = run_on({.service = 20us, .stall_from = 400ms, .stall_for = 200ms},
                   "[a]\nmix=nop\nrate=500\ntime=1s\nentries=64\n");
   ASSERT_TRUE(s->clean());
@@ -219,7 +224,9 @@ TEST(load_engine, what_was_due_but_never_started_is_said) {
 
 TEST(load_engine, failures_are_counted_by_status) {
   HandMade how{.service = 10us};
-  how.status = [](uint64_t n) { return n % 10 == 3 ? Status::poison : n % 10 == 7 ? Status::lost : Status::ok; };
+  how.status = [](uint64_t n) {
+    return n % 10 == 3 ? Status::poison : n % 10 == 7 ? Status::lost : Status::ok;
+  };
   auto s = run_on(how, "[a]\nmix=nop\nrate=2000\ntime=200ms\n");
   EXPECT_FALSE(s->clean());
   EXPECT_TRUE(s->balanced());
@@ -285,7 +292,8 @@ TEST(load_engine, a_stop_ends_it_early_and_everything_is_waited_for) {
     while (peek(ledger.account(0).ops[0].completed) < 50) std::this_thread::sleep_for(1ms);
     ledger.ask_stop(1);
   });
-  run_process(plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
+  run_process(
+      plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
   stopper.join();
   auto s = add_up(ledger);
   EXPECT_TRUE(s->clean());
@@ -334,10 +342,12 @@ TEST(load_engine, what_a_file_refuses_is_a_failure_not_a_success) {
   Plan plan = parse_plan("[a]\ntarget=file:" + file + "\nrate=1000\ntime=300ms\nsize=4K\n", "test");
   Ledger ledger(plan);
   std::thread shrink([&] {
-    while (peek(ledger.account(0).ops[static_cast<size_t>(Op::io)].completed) < 20) std::this_thread::sleep_for(1ms);
+    while (peek(ledger.account(0).ops[static_cast<size_t>(Op::io)].completed) < 20)
+      std::this_thread::sleep_for(1ms);
     EXPECT_EQ(::truncate(file.c_str(), 4096), 0);
   });
-  run_process(plan, 0, ledger, [](const std::string&) -> Device& { std::abort(); }, Start::now);
+  run_process(
+      plan, 0, ledger, [](const std::string&) -> Device& { std::abort(); }, Start::now);
   shrink.join();
   auto s = add_up(ledger);
   EXPECT_TRUE(s->balanced());

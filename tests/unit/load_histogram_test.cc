@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-#include "shim/load/histogram.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,8 @@
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "shim/load/histogram.h"
 
 namespace kz::load {
 namespace {

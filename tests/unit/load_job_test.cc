@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-#include "shim/load/job.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "shim/base/error.h"
 #include "shim/load/arrivals.h"
+#include "shim/load/job.h"
 #include "shim/load/payload.h"
 
 namespace kz::load {
@@ -93,7 +92,8 @@ TEST(load_job, times_carry_their_unit) {
   EXPECT_EQ(parse_time("250ms"), 250ms);
   EXPECT_EQ(parse_time("1.5s"), 1500ms);
   EXPECT_EQ(parse_time("2min"), 120s);
-  for (const char* bad : {"5", "ms", "-1s", "1 s", "nan s", "1e30h"}) EXPECT_THROW(parse_time(bad), Error) << bad;
+  for (const char* bad : {"5", "ms", "-1s", "1 s", "nan s", "1e30h"})
+    EXPECT_THROW(parse_time(bad), Error) << bad;
 }
 
 Job at_rate(double rate) {
@@ -125,7 +125,8 @@ TEST(load_arrivals, a_ramp_begins_slowly_and_ends_at_the_rate) {
   job.ramp = 2s;
   Schedule s(job, 0, 1);
   uint64_t in_first_second = 0, in_second = 0, in_third = 0;
-  for (; s.next() < 3s; s.advance()) ++(s.next() < 1s ? in_first_second : s.next() < 2s ? in_second : in_third);
+  for (; s.next() < 3s; s.advance())
+    ++(s.next() < 1s ? in_first_second : s.next() < 2s ? in_second : in_third);
   EXPECT_NEAR(static_cast<double>(in_first_second), 250, 2);
   EXPECT_NEAR(static_cast<double>(in_second), 750, 2);
   EXPECT_NEAR(static_cast<double>(in_third), 1000, 2);

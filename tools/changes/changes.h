@@ -20,17 +20,17 @@ using Words = std::vector<std::string>;
 
 // A row of the table: an interface that changed.
 struct Change {
-  std::string symbol;              // "class_create", "platform_driver.remove", "linux/pfn_t.h"
-  std::string kind;                // one of kinds()
-  std::string since;               // "6.4": first mainline release that refuses the old form
-  std::string not_before;          // where that release is not known exactly: the first it could be
-  std::string old_since;           // first release with the old form, where that matters
-  std::string new_since;           // first release that takes the new form
-  std::string backport;            // older series in which a distribution has the new form too
-  std::string before, after;       // what a driver wrote, what it writes now
-  std::string cure;                // what compiles on both sides, and what to test the headers for
-  std::string source;              // subject of the commit, a page of the documentation, or the header that shows it
-  std::string include;             // headers of both codes
+  std::string symbol;         // "class_create", "platform_driver.remove", "linux/pfn_t.h"
+  std::string kind;           // one of kinds()
+  std::string since;          // "6.4": first mainline release that refuses the old form
+  std::string not_before;     // where that release is not known exactly: the first it could be
+  std::string old_since;      // first release with the old form, where that matters
+  std::string new_since;      // first release that takes the new form
+  std::string backport;       // older series in which a distribution has the new form too
+  std::string before, after;  // what a driver wrote, what it writes now
+  std::string cure;           // what compiles on both sides, and what to test the headers for
+  std::string source;   // subject of the commit, a page of the documentation, or the header that shows it
+  std::string include;  // headers of both codes
   std::string old_code, new_code;  // the smallest source of either form; new_code is the header test
   std::string verified;     // "both": compiled on kernels of either side; "after": on the newer side; "": not
   bool unexported = false;  // modpost and the loader refuse it, the compiler does not

@@ -181,20 +181,18 @@ bool Diagnostic::consequence() const {
 std::vector<Diagnostic> read_diagnostics(std::string_view log, size_t most) {
   std::vector<Diagnostic> out;
   std::unordered_map<std::string, size_t> seen;  // message and file -> index
-  for (size_t at = 0; (at = find_from(log, ": ", at)) != std::string_view::npos;) {
-    // Only what could be ": error: ", ": fatal error: " or ": warning: " is looked at more closely.
-    std::string_view rest = log.substr(at + 2, 13);
-    if (rest.empty() || !(rest.starts_with("error: ") || rest.starts_with("warning: ") ||
-                          rest.starts_with("fatal error: ") || rest[0] == '\x1b')) {
-      ++at;
-      continue;
-    }
+  size_t error = find_from(log, "error: ", 0), warning = find_from(log, "warning: ", 0);
+  for (size_t at = 0;;) {
+    if (error < at) error = find_from(log, "error: ", at);
+    if (warning < at) warning = find_from(log, "warning: ", at);
+    at = std::min(error, warning);
+    if (at == std::string_view::npos) return out;
     std::string_view raw = line_at(log, at);
     size_t line_start = static_cast<size_t>(raw.data() - log.data());
     size_t next = line_start + raw.size();
     std::string line = plain(raw);
     Head h = read_head(line);
-    at = std::max(next, at + 2);
+    at = std::max(next, at + 1);
     if (!h.valid || h.note) continue;
     std::string key = std::string(h.message) + "\n" + std::string(h.file);
     auto known = seen.find(key);
@@ -215,7 +213,6 @@ std::vector<Diagnostic> read_diagnostics(std::string_view log, size_t most) {
     seen.emplace(std::move(key), out.size());
     out.push_back(std::move(d));
   }
-  return out;
 }
 
 }  // namespace kz::changes

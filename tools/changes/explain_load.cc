@@ -216,7 +216,7 @@ bool holds(std::string_view text, std::string_view part) {
   auto same = [](char a, char b) {
     return tolower(static_cast<unsigned char>(a)) == tolower(static_cast<unsigned char>(b));
   };
-  return std::ranges::search(text, part, same).begin() != text.end();
+  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
 }
 
 void explain_insmod(std::string_view log, std::vector<Finding>& findings, std::vector<size_t>& positions) {
@@ -291,8 +291,8 @@ std::vector<Finding> explain_load(std::string_view log, std::string_view kernel_
     f.cure = rebuild;
     f.confidence = Confidence::high;
     f.evidence = fmt::format("vermagic: {}", cut_to(vermagic, 300));
-    findings.push_back(std::move(f));
-    positions.push_back(0);
+    findings.insert(findings.begin(), std::move(f));
+    positions.insert(positions.begin(), 0);
   }
   return sorted_findings(log, std::move(findings), positions);
 }

@@ -73,7 +73,9 @@ std::string to_text(const Finding& f) {
   line("failed", f.what);
   line("why", f.cause);
   line("cure", f.cure);
-  if (f.change != nullptr && !f.change->new_code.empty() && f.change->kind != "make")
+  if (f.change != nullptr && f.change->kind == "namespace" && !f.change->old_code.empty())
+    line("test", fmt::format("only older kernels compile: {}", f.change->old_code));
+  else if (f.change != nullptr && !f.change->new_code.empty())
     line("test", fmt::format("compile against the headers: {}", f.change->new_code));
   if (f.change != nullptr) line("source", f.change->source);
   line("seen", f.log_line

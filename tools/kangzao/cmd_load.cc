@@ -70,7 +70,8 @@ int load_command(const LoadArgs& a) {
   if (!a.output.empty() && ::access(a.output.c_str(), F_OK) == 0)
     throw JournalError("create " + a.output + ": it is there already; name a file that is not there yet");
   bool named = !a.run_dir.empty();
-  std::string directory = std::filesystem::absolute(named ? a.run_dir : new_run_directory()).lexically_normal();
+  std::string directory =
+      std::filesystem::absolute(named ? a.run_dir : new_run_directory()).lexically_normal();
   create_run_directory(directory);
   JournalWriter journal(directory, JournalWriter::Mode::create);
   if (!named) point_latest(directory);
@@ -134,21 +135,27 @@ void add_load(CLI::App& app, int& exit_status) {
       "Examples:\n"
       "  kangzao load docs/load-examples/mixed.load\n"
       "  kangzao load docs/load-examples/copies.load --device vfio-user:/tmp/tpu.sock --time 60s\n"
-      "  kangzao load mine.load --device softtpu:serial=1 --device softtpu:serial=2 --json --output result.json\n"
+      "  kangzao load mine.load --device softtpu:serial=1 --device softtpu:serial=2 --json --output "
+      "result.json\n"
       "  printf '[a]\\nmix=nop\\nrate=5k\\n' | kangzao load -\n"
-      "The job file is described in docs/load.md. A first Ctrl-C stops sending and waits for what is outstanding, a "
+      "The job file is described in docs/load.md. A first Ctrl-C stops sending and waits for what is "
+      "outstanding, a "
       "second one waits for nothing.\n"
-      "Exit: 0 all completed and right, 1 something failed, was cancelled or lost, or came back wrong, 2 usage, 3 device "
+      "Exit: 0 all completed and right, 1 something failed, was cancelled or lost, or came back wrong, 2 "
+      "usage, 3 device "
       "lost, 4 host or journal trouble, 125 could not start, 130 interrupted");
   auto a = std::make_shared<LoadArgs>();
   sub->add_option("file", a->file, "job file, - for standard input")->required();
-  sub->add_option("--device", a->devices, "device URI, instead of those of the file; may be given more than once")
+  sub->add_option("--device", a->devices,
+                  "device URI, instead of those of the file; may be given more than once")
       ->allow_extra_args(false);
   sub->add_option("--time", a->time, "how long, instead of the jobs' own time");
-  sub->add_option("--seed", a->seed, "seed of every random choice, instead of the jobs' own")->check(whole_number());
+  sub->add_option("--seed", a->seed, "seed of every random choice, instead of the jobs' own")
+      ->check(whole_number());
   sub->add_flag("--json", a->json_wanted, "result as one JSON document on standard output");
   sub->add_option("--output", a->output, "the JSON document into this file too, which must not exist yet");
-  sub->add_option("--run-dir", a->run_dir, "folder of the journal; must be new or empty (default: one below runs/)");
+  sub->add_option("--run-dir", a->run_dir,
+                  "folder of the journal; must be new or empty (default: one below runs/)");
   sub->add_flag("--quiet", a->quiet, "no line a second while it runs");
   sub->callback([a, &exit_status] { exit_status = load_command(*a); });
   add_internal_load(app, exit_status);

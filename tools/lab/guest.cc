@@ -107,9 +107,9 @@ void Guest::write_initrd(const GuestSpec& spec) {
   for (auto& name : wanted) {
     auto paths = tree.with_dependencies(name);
     if (paths.empty()) continue;
-    std::string line = module_name(paths.back()) + ".ko:";
-    for (size_t n = paths.size() - 1; n-- > 0;) line += " " + module_name(paths[n]) + ".ko";
-    index += line + "\n";
+    index += module_name(paths.back()) + ".ko:";
+    for (size_t n = paths.size() - 1; n-- > 0;) index.append(" ").append(module_name(paths[n])).append(".ko");
+    index += '\n';
     for (auto& p : paths) {
       initrd.file(folder + "/" + module_name(p) + ".ko", plain_module(spec.kernel, p), 0644);
       if (p != paths.back()) index += module_name(p) + ".ko:\n";

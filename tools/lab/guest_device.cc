@@ -109,13 +109,16 @@ void GuestDevice::unplug() { qmp_.execute("device_del", {{"id", "tpu0"}}, Deadli
 void GuestDevice::plug_in() {
   if (!guest_.contains("softtpu"))
     throw Error({Errc::unsupported, "plug in", "the device", "it is no softtpu of the lab", "", 0});
-  // The name is free once the guest has let the old one go and QEMU has taken it apart.
+  // The name is free once the guest has let the old one go and QEMU has taken it apart; the model once it has
+  // seen that its old client is gone.
   for (Deadline limit(answer_limit);;) {
     try {
       qmp_.execute("device_add", guest_["softtpu"]["device"], Deadline(answer_limit));
       return;
     } catch (const Error& e) {
-      if (std::string(e.what()).find("Duplicate") == std::string::npos || limit.passed()) throw;
+      const std::string why = e.what();
+      bool not_yet = why.find("Duplicate") != std::string::npos || why.find("socket") != std::string::npos;
+      if (!not_yet || limit.passed()) throw;
       ::poll(nullptr, 0, 100);
     }
   }

@@ -106,7 +106,7 @@ find_busybox() {
 make_initrd() {
   printf '%s\n' "$command" >"$out/run"
   # shellcheck disable=SC2086
-  python3 "$here/initrd.py" "$out/initrd" "$busybox:bin/busybox:755" "$here/guest-init.sh:init:755" "$out/run:lab/run:644" $add
+  python3 "$here/initrd.py" "$out/initrd" "$busybox:bin/busybox:755" "$here/plain-init.sh:init:755" "$out/run:lab/run:644" $add
 }
 
 start_softtpu() {
@@ -130,7 +130,7 @@ pick_accel() {
   accel="tcg,thread=multi"
   [ -w /dev/kvm ] || return 0
   printf 'true\n' >"$out/run"
-  python3 "$here/initrd.py" "$out/probe" "$busybox:bin/busybox:755" "$here/guest-init.sh:init:755" "$out/run:lab/run:644"
+  python3 "$here/initrd.py" "$out/probe" "$busybox:bin/busybox:755" "$here/plain-init.sh:init:755" "$out/run:lab/run:644"
   # shellcheck disable=SC2086
   timeout 10 $qemu -M q35 -cpu host -accel kvm -m 512M -nographic -no-reboot -kernel "$kernel" -initrd "$out/probe" \
     -append "console=ttyS0 panic=-1 quiet" </dev/null >"$out/probe.log" 2>&1 || :

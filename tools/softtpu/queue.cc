@@ -5,11 +5,25 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <cstdio>
+#include <memory>
+#include <string>
+
 #include "shim/base/error.h"
 
 namespace kz::softtpu {
 
 namespace {
+
+// How long a thread of ours could have run and got no processor (Documentation/scheduler/sched-stats.rst); 0
+// where the kernel does not tell.
+std::chrono::nanoseconds waited_for_processor(pid_t thread) {
+  unsigned long long ran = 0, waited = 0;
+  std::unique_ptr<FILE, int (*)(FILE*)> f(
+      std::fopen(("/proc/self/task/" + std::to_string(thread) + "/schedstat").c_str(), "re"), std::fclose);
+  if (f == nullptr || std::fscanf(f.get(), "%llu %llu", &ran, &waited) != 2) return {};
+  return std::chrono::nanoseconds(waited);
+}
 
 uint64_t with_low(uint64_t v, uint32_t low) { return (v & 0xffffffff00000000) | low; }
 uint64_t with_high(uint64_t v, uint32_t high) { return (v & 0xffffffff) | uint64_t{high} << 32; }
@@ -211,7 +225,13 @@ void Queue::tick(std::chrono::milliseconds watchdog) {
   {
     std::lock_guard lock(m_);
     if (!busy_) return;
+    if (seen_busy_ != busy_since_) {
+      seen_busy_ = busy_since_;
+      waited_before_ = waited_for_processor(worker_tid_);
+    }
+    // A command is not to blame for time in which the host had no processor for it.
     auto ran = Clock::now() - busy_since_;
+    if (watchdog.count() > 0 && ran > watchdog) ran -= waited_for_processor(worker_tid_) - waited_before_;
     if (watchdog.count() > 0 && ran > watchdog && why_ == Why::none) {
       why_ = Why::timeout;
       cancel_ = true;

@@ -167,6 +167,10 @@ class Queue {
   Why why_ = Why::none;
   Clock::time_point busy_since_;
   std::thread::id worker_;
+  pid_t worker_tid_ = 0;
+  // By tick(): the command that it saw last, and how long the worker had waited for a processor then.
+  Clock::time_point seen_busy_;
+  std::chrono::nanoseconds waited_before_{0};
 
   std::mutex complete_m_;
   uint32_t cq_head_ = 0;  // as last seen

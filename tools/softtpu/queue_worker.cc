@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,6 +32,7 @@ void Queue::run() {
   {
     std::lock_guard lock(m_);
     worker_ = std::this_thread::get_id();
+    worker_tid_ = ::gettid();
   }
   shared_.bus.remote().forgive(std::this_thread::get_id());  // thread ids are used again
   run_inner();

@@ -15,6 +15,7 @@
 
 static void t_args(void)
 {
+	struct kz_ioc_reg r = { .argsz = sizeof(r), .flags = KZ_CALL_NOWAIT };
 	uint8_t *page, *end;
 	struct kz_info *i;
 	struct dev d;
@@ -45,6 +46,10 @@ static void t_args(void)
 	i->argsz = sizeof(*i);
 	i->flags = 1;
 	CHECK(call(d.fd, KZ_IOC_INFO, i), -EINVAL);
+	i->flags = KZ_CALL_NOWAIT; /* it needs no device */
+	CHECK(call(d.fd, KZ_IOC_INFO, i), -EINVAL);
+	CHECK(call(d.fd, KZ_IOC_REG_READ, &r), 0);
+	CHECK(r.flags, KZ_CALL_NOWAIT);
 	CHECK(call(d.fd, KZ_IOC_INFO, NULL), -EFAULT);
 	CHECK(call(d.fd, _IO(KZ_IOC_TYPE, 0x7f), i), -ENOTTY);
 	CHECK(call(d.fd, _IO(KZ_IOC_TYPE + 1, 0), i), -ENOTTY);
@@ -89,6 +94,49 @@ static void t_limits(void)
 	r.queue = d.queue;
 	CHECK(call(d.fd, KZ_IOC_REAP, &r), -EINVAL);
 	dev_close(&d);
+}
+
+static bool kernel_warned(void)
+{
+	unsigned long taint = 0;
+	FILE *f = fopen("/proc/sys/kernel/tainted", "r");
+
+	if (!f || fscanf(f, "%lu", &taint) != 1)
+		fail(__FILE__, __LINE__, "the kernel's taint cannot be read", 0, 1);
+	if (f)
+		fclose(f);
+	return taint & (1ul << 9);
+}
+
+/* The longest buffer that can be named: no memory, and no warning of the kernel that there is none. */
+static void t_longest_buffer(void)
+{
+	struct kz_ioc_buf b = { .argsz = sizeof(b), .flags = KZ_BUF_DEVICE_READS, .addr = 4096, .len = (1ull << 40) - 1 };
+	bool before = kernel_warned();
+	int fd = open_node();
+	int rc = call(fd, KZ_IOC_BUF_REGISTER, &b);
+
+	CHECK(rc == -ENOMEM || rc == -EFAULT, 1);
+	CHECK(kernel_warned(), before);
+	close(fd);
+}
+
+/* Where DMA is bounced (swiotlb=force) a buffer that stays mapped would be stale on one side: refused, not corrupted. */
+static void t_bounced(void)
+{
+	struct kz_ioc_buf b = { .argsz = sizeof(b), .flags = KZ_BUF_DEVICE_READS, .len = 4096 };
+	uint8_t *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char line[4096] = "";
+	FILE *f = fopen("/proc/cmdline", "r");
+	int fd = open_node();
+
+	CHECK(f && fgets(line, sizeof(line), f), 1);
+	if (f)
+		fclose(f);
+	b.addr = (uintptr_t)p;
+	CHECK(call(fd, KZ_IOC_BUF_REGISTER, &b), strstr(line, "swiotlb=force") ? -EOPNOTSUPP : 0);
+	close(fd);
+	munmap(p, 4096);
 }
 
 /* In a child without privileges: what needs them is refused, what does not works. */
@@ -202,6 +250,8 @@ static void t_accounts(void)
 const struct test abi_tests[] = {
 	{ "abi.args", t_args },
 	{ "abi.limits", t_limits },
+	{ "abi.longest_buffer", t_longest_buffer },
+	{ "abi.bounced", t_bounced },
 	{ "abi.rights", t_rights },
 	{ "abi.isolation", t_isolation },
 	{ "abi.accounts", t_accounts },

@@ -242,8 +242,12 @@ static void t_read_only_buffer(void)
 	p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	a.addr = (uintptr_t)p;
 	CHECK(call(d.fd, KZ_IOC_BUF_REGISTER, &a), 0);
+	fill_pattern(p, 4096, 21); /* first touched here: the device must see these pages, not those of before */
 	c = cmd_copy(d.hbm, KZ_SP_HBM, a.base, KZ_SP_HOST, 4096);
 	CHECK(run(&d, &c, NULL), KZ_ST_OK);
+	c = cmd_copy(d.host, KZ_SP_HOST, d.hbm, KZ_SP_HBM, 4096);
+	CHECK(run(&d, &c, NULL), KZ_ST_OK);
+	CHECK(memcmp(d.buf, p, 4096), 0);
 	c = cmd_copy(a.base, KZ_SP_HOST, d.hbm, KZ_SP_HBM, 4096);
 	CHECK(run(&d, &c, NULL), KZ_ST_DMA_FAULT);
 	a = (struct kz_ioc_buf){ .argsz = sizeof(a), .handle = a.handle };
@@ -289,6 +293,58 @@ static void t_poll(void)
 	CHECK(p.revents, POLLIN);
 	CHECK(reap(d.fd, d.queue, &done, 1, 1, 0, &n), 0);
 	CHECK(poll(&p, 1, 0), 0);
+	dev_close(&d);
+}
+
+/* Readable memory that is not writable, and a shared file's, can be registered for reading all the same. */
+static void t_not_writable(void)
+{
+	struct kz_ioc_buf a = { .argsz = sizeof(a), .flags = KZ_BUF_DEVICE_READS, .len = 8192 };
+	int file = memfd_create("kz", MFD_CLOEXEC);
+	uint8_t pattern[8192], *p;
+	struct kz_cmd c;
+	struct dev d;
+
+	dev_open(&d);
+	fill_pattern(pattern, sizeof(pattern), 33);
+	CHECK(write(file, pattern, sizeof(pattern)), sizeof(pattern));
+	p = mmap(NULL, 8192, PROT_READ, MAP_SHARED, file, 0);
+	a.addr = (uintptr_t)p;
+	CHECK(call(d.fd, KZ_IOC_BUF_REGISTER, &a), 0);
+	c = cmd_copy(d.hbm, KZ_SP_HBM, a.base, KZ_SP_HOST, 8192);
+	CHECK(run(&d, &c, NULL), KZ_ST_OK);
+	c = cmd_copy(d.host, KZ_SP_HOST, d.hbm, KZ_SP_HBM, 8192);
+	CHECK(run(&d, &c, NULL), KZ_ST_OK);
+	CHECK(memcmp(d.buf, pattern, 8192), 0);
+	a = (struct kz_ioc_buf){ .argsz = sizeof(a), .flags = KZ_BUF_DEVICE_WRITES, .addr = (uintptr_t)p, .len = 8192 };
+	CHECK(call(d.fd, KZ_IOC_BUF_REGISTER, &a), -EFAULT);
+	munmap(p, 8192);
+	close(file);
+	dev_close(&d);
+}
+
+/* What a queue leaves unreaped goes with it: nobody is told of completions that nobody can fetch. */
+static void t_poll_after_destroy(void)
+{
+	struct kz_ioc_queue q = { .argsz = sizeof(q) };
+	struct kz_cmd c[32], nop = { 0 };
+	struct pollfd p;
+	unsigned int i;
+	struct dev d;
+
+	dev_open(&d);
+	for (i = 0; i < 32; i++)
+		c[i] = cmd_copy(d.hbm, KZ_SP_HBM, d.host, KZ_SP_HOST, BUF_BYTES);
+	CHECK(submit(&d, c, 32, NULL), 0);
+	q.queue = d.queue;
+	CHECK(call(d.fd, KZ_IOC_QUEUE_DESTROY, &q), 0);
+	p = (struct pollfd){ .fd = d.fd, .events = POLLIN | POLLPRI };
+	CHECK(poll(&p, 1, 0), 0);
+	CHECK(queue_create(d.fd, d.ctx, DEPTH_ORDER, 0, 0, &d.queue), 0);
+	CHECK(poll(&p, 1, 0), 0);
+	CHECK(submit(&d, &nop, 1, NULL), 0);
+	CHECK(poll(&p, 1, 10000), 1);
+	CHECK(p.revents, POLLIN);
 	dev_close(&d);
 }
 
@@ -352,6 +408,8 @@ const struct test basic_tests[] = {
 	{ "basic.read_only_buffer", t_read_only_buffer },
 	{ "basic.polled", t_polled },
 	{ "basic.poll", t_poll },
+	{ "basic.not_writable", t_not_writable },
+	{ "basic.poll_after_destroy", t_poll_after_destroy },
 	{ "basic.mmap", t_mmap },
 	{ "basic.telemetry", t_telemetry },
 	{ NULL, NULL }

@@ -161,7 +161,7 @@ uint32_t crc32c(const uint8_t *p, size_t n)
 
 int main(int argc, char **argv)
 {
-	const struct test *groups[] = { basic_tests, abi_tests, uring_tests, life_tests, remove_tests, endings_tests, events_tests };
+	const struct test *groups[] = { basic_tests, abi_tests, uring_tests, life_tests, remove_tests, races_tests, endings_tests, events_tests };
 	unsigned int passed = 0, failed = 0, g;
 	const struct test *t;
 

@@ -54,6 +54,7 @@ void fill_pattern(uint8_t *p, size_t n, uint32_t seed);
 bool faults(volatile uint8_t *p); /* reading it raises SIGBUS */
 uint32_t crc32c(const uint8_t *p, size_t n);
 
-extern const struct test basic_tests[], abi_tests[], uring_tests[], life_tests[], remove_tests[], endings_tests[], events_tests[];
+extern const struct test basic_tests[], abi_tests[], uring_tests[], life_tests[], remove_tests[], races_tests[], endings_tests[],
+	events_tests[];
 
 #endif

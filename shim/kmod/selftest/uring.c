@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <liburing.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,10 +305,12 @@ static void t_rate(void)
 static void t_going_away(void)
 {
 	struct kz_cmd c;
+	struct kz_ioc_telemetry before = { .argsz = sizeof(before) }, after = { .argsz = sizeof(after) };
 	unsigned int round, i;
 	struct dev d;
-	int status;
+	int status, fd = open_node();
 
+	CHECK(call(fd, KZ_IOC_TELEMETRY, &before), 0);
 	for (round = 0; round < 20; round++) {
 		pid_t pid = fork();
 
@@ -330,8 +333,16 @@ static void t_going_away(void)
 		CHECK(waitpid(pid, &status, 0), pid);
 		CHECK(round % 3 == 1 ? WTERMSIG(status) == SIGKILL : status == 0, 1);
 	}
+	for (i = 0; i < 1500; i++) { /* a ring lets go of its file when the kernel gets to it */
+		CHECK(call(fd, KZ_IOC_TELEMETRY, &after), 0);
+		if (after.t.hbm_free_bytes == before.t.hbm_free_bytes && after.t.contexts == before.t.contexts)
+			break;
+		poll(NULL, 0, 20);
+	}
+	CHECK(after.t.hbm_free_bytes, before.t.hbm_free_bytes);
+	CHECK(after.t.contexts, before.t.contexts);
+	close(fd);
 	dev_open(&d);
-	CHECK(d.info.hbm_used, 0);
 	c = (struct kz_cmd){ .opcode = KZ_OP_NOP };
 	CHECK(run(&d, &c, NULL), KZ_ST_OK);
 	CHECK(d.info.state, KZ_STATE_LIVE);

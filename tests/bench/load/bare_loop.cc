@@ -18,7 +18,8 @@ class BareRing {
   explicit BareRing(const std::string& file) {
     io_uring_params p{};
     p.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-    if (int err = -io_uring_queue_init_params(kBatch, &ring_, &p); err > 0) throw_errno("set up", "io_uring", err);
+    if (int err = -io_uring_queue_init_params(kBatch, &ring_, &p); err > 0)
+      throw_errno("set up", "io_uring", err);
     io_uring_register_ring_fd(&ring_);
     if (file.empty()) return;
     fd_ = Fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -75,7 +76,8 @@ Cost run_bare_loop(const std::string& file, double seconds) {
   BareRing ring(file);
   double before = own_cpu_ns();
   auto start = Clock::now();
-  auto end = start + std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  auto end =
+      start + std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
   uint64_t done = 0;
   do
     for (int i = 0; i < 64; ++i) done += ring.batch();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// kz-bench-load: rounds in which all take their turn, a bar for the median of each round's comparison. Exits 1 when one
-// is short or could not be measured.
+// kz-bench-load: rounds in which all take their turn, a bar for the median of each round's comparison. Exits
+// 1 when one is short or could not be measured.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -97,7 +97,8 @@ bool print_bar(const char* name, const Series& a, const Series& b, char op, doub
     return false;
   }
   std::vector<double> values;
-  for (size_t i = 0; i < std::min(a.cpu.size(), b.cpu.size()); ++i) values.push_back(compare(a.cpu[i], b.cpu[i]));
+  for (size_t i = 0; i < std::min(a.cpu.size(), b.cpu.size()); ++i)
+    values.push_back(compare(a.cpu[i], b.cpu[i]));
   double value = median_of(values);
   bool ok = op == '>' ? value >= limit : value <= limit;
   fmt::print("bar {} {:.2f} {}= {} {}\n", name, value, op, limit, ok ? "ok" : "short");
@@ -114,23 +115,25 @@ int run_bench(const std::string& given_file, const std::string& fio, const std::
       {"generator nop", [&] { return run_generator("", 0.5); }},
       {"bare nop", [&] { return run_bare_loop("", 0.5); }},
   };
-  if (!t_io_uring.empty()) all.insert(all.begin() + 1, {"t/io_uring", [&] { return run_t_io_uring(t_io_uring, file, 1); }});
+  if (!t_io_uring.empty())
+    all.insert(all.begin() + 1, {"t/io_uring", [&] { return run_t_io_uring(t_io_uring, file, 1); }});
   auto results = measure(all, rounds);
   if (t_io_uring.empty())
     results["t/io_uring"].failed = why_not.empty() ? "name the program with --t-io-uring" : why_not;
 
-  fmt::print("{} rounds, blocks of {} from {} in the page cache, {} at once; ns an operation, medians\n", rounds, kBlock,
-             file, kBatch);
+  fmt::print("{} rounds, blocks of {} from {} in the page cache, {} at once; ns an operation, medians\n",
+             rounds, kBlock, file, kBatch);
   for (const auto& [name, s] : results)
     if (s.failed.empty())
-      fmt::print("  {:<14} {:>8.1f} of processor time, {:>8.1f} by the clock\n", name, median_of(s.cpu), median_of(s.wall));
+      fmt::print("  {:<14} {:>8.1f} of processor time, {:>8.1f} by the clock\n", name, median_of(s.cpu),
+                 median_of(s.wall));
   auto difference = [](double a, double b) { return a - b; };
   auto ratio = [](double a, double b) { return b / a; };  // of operations a second
-  bool ok = print_bar("read_over_t_io_uring_ns", results["generator"], results["t/io_uring"], '<', over_t_io_uring_ns,
-                      difference);
+  bool ok = print_bar("read_over_t_io_uring_ns", results["generator"], results["t/io_uring"], '<',
+                      over_t_io_uring_ns, difference);
   ok &= print_bar("read_rate_over_fio", results["generator"], results["fio"], '>', over_fio_ratio, ratio);
-  ok &= print_bar("nop_over_bare_loop_ns", results["generator nop"], results["bare nop"], '<', over_bare_nop_ns,
-                  difference);
+  ok &= print_bar("nop_over_bare_loop_ns", results["generator nop"], results["bare nop"], '<',
+                  over_bare_nop_ns, difference);
   uint64_t workers = std::max(results["generator"].io_workers, results["generator nop"].io_workers);
   fmt::print("bar io_uring_worker_threads {} <= 0 {}\n", workers, workers == 0 ? "ok" : "short");
   return ok && workers == 0 ? 0 : 1;
@@ -147,7 +150,9 @@ int main(int argc, char** argv) {
   app.add_option("--fio", fio, "fio's program")->capture_default_str();
   app.add_option("--t-io-uring", t_io_uring, "the program t/io_uring of fio's sources");
   app.add_option("--t-io-uring-missing", why_not, "why it could not be had, for the report");
-  app.add_option("--rounds", rounds, "how often each takes its turn")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--rounds", rounds, "how often each takes its turn")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     return kz::bench::run_bench(file, fio, t_io_uring, why_not, rounds);

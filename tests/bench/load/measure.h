@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Everything that is compared does the same: blocks of 4 KiB at random places of a cached file, or NOPs, 32 at a time,
-// with a registered file and registered buffers.
+// Everything that is compared does the same: blocks of 4 KiB at random places of a cached file, or NOPs, 32
+// at a time, with a registered file and registered buffers.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace kz::bench {
 inline constexpr unsigned kBatch = 32;
 inline constexpr unsigned kBlock = 4096;
 
-// Of one round. All loops are bound by the processor alone, so on an idle machine both are the same; on a shared one
-// `cpu_ns` leaves out the time that others had the processor.
+// Of one round. All loops are bound by the processor alone, so on an idle machine both are the same; on a
+// shared one `cpu_ns` leaves out the time that others had the processor.
 struct Cost {
   double wall_ns = 0;  // an operation
   double cpu_ns = 0;   // an operation, of processor time, user and system

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <utility>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "shim/base/error.h"
@@ -32,13 +32,27 @@ std::string output_of(const std::vector<std::string>& argv, int seconds) {
 }  // namespace
 
 Cost run_fio(const std::string& program, const std::string& file, int seconds) {
-  auto text = output_of({program, "--name=peer", "--filename=" + file, "--readonly", "--rw=randread",
-                         fmt::format("--bs={}", kBlock), "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1",
-                         fmt::format("--iodepth={}", kBatch), fmt::format("--iodepth_batch_submit={}", kBatch),
+  auto text = output_of({program,
+                         "--name=peer",
+                         "--filename=" + file,
+                         "--readonly",
+                         "--rw=randread",
+                         fmt::format("--bs={}", kBlock),
+                         "--ioengine=io_uring",
+                         "--fixedbufs=1",
+                         "--registerfiles=1",
+                         fmt::format("--iodepth={}", kBatch),
+                         fmt::format("--iodepth_batch_submit={}", kBatch),
                          fmt::format("--iodepth_batch_complete_min={}", kBatch),
-                         fmt::format("--iodepth_batch_complete_max={}", kBatch), "--direct=0", "--invalidate=0",
-                         "--norandommap", "--random_generator=lfsr", "--time_based",
-                         fmt::format("--runtime={}", seconds), "--thread", "--output-format=json"},
+                         fmt::format("--iodepth_batch_complete_max={}", kBatch),
+                         "--direct=0",
+                         "--invalidate=0",
+                         "--norandommap",
+                         "--random_generator=lfsr",
+                         "--time_based",
+                         fmt::format("--runtime={}", seconds),
+                         "--thread",
+                         "--output-format=json"},
                         seconds);
   auto brace = text.find('{');
   auto doc = nlohmann::json::parse(brace == std::string::npos ? text : text.substr(brace), nullptr, false);
@@ -53,7 +67,8 @@ Cost run_fio(const std::string& program, const std::string& file, int seconds) {
 
 namespace {
 
-// "IOPS=2.95M, BW=11.51GiB/s, IOS/call=32/32", once a second: the operations since the line before. 0: another line.
+// "IOPS=2.95M, BW=11.51GiB/s, IOS/call=32/32", once a second: the operations since the line before. 0:
+// another line.
 double operations_in(const std::string& line) {
   if (!line.starts_with("IOPS=")) return 0;
   char* end = nullptr;
@@ -105,7 +120,8 @@ Cost run_t_io_uring(const std::string& program, const std::string& file, int sec
   ::kill(pid, SIGTERM);
   int status = 0;
   if (!wait_for_child(pid, status, Deadline(5s))) ::kill(pid, SIGKILL);
-  if (!(done > 0) || !(cpu > 0)) throw Error({Errc::protocol, "read", program, "it named no IOPS: " + all, "", 0});
+  if (!(done > 0) || !(cpu > 0))
+    throw Error({Errc::protocol, "read", program, "it named no IOPS: " + all, "", 0});
   return {std::chrono::duration<double, std::nano>(last - start).count() / done, cpu / done};
 }
 

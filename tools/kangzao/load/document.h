@@ -14,7 +14,8 @@ nlohmann::json load_document(const LoadRequest& request, const LoadOutcome& outc
 std::string load_table(const nlohmann::json& document);
 // Why the exit code is not 0, a line each.
 std::vector<std::string> load_reasons(const LoadOutcome& outcome);
-// The counters while it runs: {"seconds", "sent", "completed", "failed", "cancelled", "lost", "late", "backlog_max"}
+// The counters while it runs: {"seconds", "sent", "completed", "failed", "cancelled", "lost", "late",
+// "backlog_max"}
 nlohmann::json load_sample(const load::Ledger& ledger, double seconds);
 
 }  // namespace kz

@@ -82,11 +82,16 @@ class LoadSupervisor {
 
   void start_children() {
     for (unsigned p = 0; p < request_.plan.processes(); ++p) {
-      std::vector<std::string> argv = {program_directory() + "/kangzao", "internal-load",
-                                       "--ledger", std::to_string(ledger_.fd()),
-                                       "--text", std::to_string(text_.get()),
-                                       "--source", request_.plan.source,
-                                       "--process", std::to_string(p)};
+      std::vector<std::string> argv = {program_directory() + "/kangzao",
+                                       "internal-load",
+                                       "--ledger",
+                                       std::to_string(ledger_.fd()),
+                                       "--text",
+                                       std::to_string(text_.get()),
+                                       "--source",
+                                       request_.plan.source,
+                                       "--process",
+                                       std::to_string(p)};
       for (const auto& uri : request_.devices) argv.insert(argv.end(), {"--device", uri});
       if (request_.time) argv.insert(argv.end(), {"--time", *request_.time});
       if (request_.seed) argv.insert(argv.end(), {"--seed", std::to_string(*request_.seed)});
@@ -106,7 +111,8 @@ class LoadSupervisor {
       c.over = true;
       bool cut_off = ledger_.settle(c.process);
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !cut_off) continue;
-      trouble(fmt::format("process {} (pid {}) of the load ended early: {}", c.process, c.pid, describe_status(status)));
+      trouble(fmt::format("process {} (pid {}) of the load ended early: {}", c.process, c.pid,
+                          describe_status(status)));
       ledger_.ask_stop(1);
     }
   }
@@ -132,7 +138,8 @@ class LoadSupervisor {
     }
     if (ready) ledger_.set_start((Clock::now() + lead_time).time_since_epoch().count());
     if (!failed && !preparing.passed()) return;
-    if (!failed && !ready) trouble(fmt::format("the load was not ready after {}", to_string(preparing.budget())));
+    if (!failed && !ready)
+      trouble(fmt::format("the load was not ready after {}", to_string(preparing.budget())));
     if (!ready) ledger_.ask_stop(1);
   }
 
@@ -183,7 +190,6 @@ class LoadSupervisor {
   Fd text_;
   std::vector<LoadChild> children_;
   std::optional<Deadline> stopping_;
-
 };
 
 // How run and its exit codes see an error that kept a load from starting.

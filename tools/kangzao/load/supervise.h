@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Runs a plan in child processes and watches over them: this process never touches a device, so it can always say
-// what became of the load, also when a child is killed or hangs.
+// Runs a plan in child processes and watches over them: this process never touches a device, so it can always
+// say what became of the load, also when a child is killed or hangs.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,8 @@ struct LoadOutcome {
 };
 
 // `tick` is called about once a second with the seconds since the load began.
-LoadOutcome supervise(const LoadRequest& request, const std::function<void(const load::Ledger&, double)>& tick);
+LoadOutcome supervise(const LoadRequest& request,
+                      const std::function<void(const load::Ledger&, double)>& tick);
 
 // The child: `fds` of the ledger and of the profile's text.
 int load_child(int ledger_fd, int text_fd, const std::string& source, LoadRequest request, unsigned process);
