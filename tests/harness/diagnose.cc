@@ -103,8 +103,7 @@ std::string guess_by(const std::function<std::string()>& step) {
 std::string heartbeat_state(Device& device, std::chrono::nanoseconds budget) {
   try {
     const auto first = heartbeat(device);
-    if (!first) return "unknown";
-    if (*first == ~0u) return "unknown";  // nobody answers
+    if (!first || *first == ~0u) return "unknown";  // it has none, or nobody answers
     auto now = first;
     if (!seen_within(budget, [&] { return (now = heartbeat(device)) != first; })) return "stopped";
     return now == ~0u ? "unknown" : "alive";

@@ -233,8 +233,9 @@ def load_and_unload_leaks_nothing(g):
         samples.append(slabs())
     grown = growth(*samples)
     assert not grown, f"slab caches grow with each load: {grown}"
-    for now, before in zip(fds(), descriptors):  # a connection of ours may come or go
-        assert now <= before + 3, f"descriptors of softtpu and QEMU: {fds()}, before {descriptors}"
+    left = fds()
+    for after, before in zip(left, descriptors):  # a connection of ours may come or go
+        assert after <= before + 3, f"descriptors of softtpu and QEMU: {left}, before {descriptors}"
     is_live(g)
 
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Aborts, watchdog, fixed service time, and the faults that the front of the software TPU can plant.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <iterator>
+#include <memory>
 #include <set>
+#include <thread>
 
 #include "tests/unit/softtpu_front_rig.h"
 
@@ -78,6 +85,79 @@ TEST_F(SlowRig, WatchdogEndsALongCommand) {
     return (cqe = queue.poll()).has_value();
   }));
   EXPECT_EQ(KZ_CQE_CODE(cqe->status), KZ_ST_TIMEOUT);
+}
+
+std::set<pid_t> own_threads() {
+  std::set<pid_t> found;
+  for (auto& e : std::filesystem::directory_iterator("/proc/self/task"))
+    found.insert(std::stoi(e.path().filename()));
+  return found;
+}
+
+// A busy thread that wins one processor from the threads put beside it.
+class Neighbour {
+ public:
+  explicit Neighbour(const std::set<pid_t>& victims) {
+    CPU_ZERO(&one_);
+    CPU_SET(::sched_getcpu(), &one_);
+    for (pid_t v : victims) {
+      ::sched_setaffinity(v, sizeof one_, &one_);
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(v), 19);
+    }
+    thread_ = std::thread([this] {
+      ::sched_setaffinity(0, sizeof one_, &one_);
+      while (!stop_) {
+      }
+    });
+  }
+  ~Neighbour() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  cpu_set_t one_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// A command is not ended for time in which its thread could have run and got no processor.
+TEST_F(QueueRig, WatchdogForgivesAHostThatIsBusy) {
+  client.faults.inject(
+      {{"row", "M21"}, {"trigger", {{"kind", "now"}}}},
+      false);  // memory of which each word is looked at on its own: a march takes long enough
+  HostQueue queue(client, 1, 4);
+  const auto before = own_threads();
+  queue.enable();
+  std::set<pid_t> worker;
+  std::ranges::set_difference(own_threads(), before, std::inserter(worker, worker.end()));
+  ASSERT_FALSE(worker.empty());
+  kz_cmd march{};
+  march.opcode = KZ_OP_MARCH;
+  march.u.march.len = client.reg(KZ_REG_HBM_SIZE_LO);
+  march.u.march.nops = KZ_MARCH_OPS;
+  std::fill_n(march.u.march.ops, KZ_MARCH_OPS, KZ_MARCH_W0);
+  const auto alone = [&] {
+    const auto start = Clock::now();
+    queue.submit(march);
+    EXPECT_EQ(KZ_CQE_CODE(queue.wait(60s).status), KZ_ST_OK);
+    return Clock::now() - start;
+  };
+  alone();  // its pages are there
+  const auto watchdog = std::chrono::duration_cast<std::chrono::milliseconds>(3 * alone()) + 500ms;
+  client.reg(KZ_REG_WATCHDOG_MS, static_cast<uint32_t>(watchdog.count()));
+  std::optional<kz_cqe> cqe;
+  const auto start = Clock::now();
+  auto neighbour = std::make_unique<Neighbour>(worker);
+  queue.submit(march);
+  while (!(cqe = queue.poll()) && Clock::now() - start < 60s) {
+    client.device.tick();
+    if (Clock::now() - start > 3 * watchdog) neighbour.reset();
+    std::this_thread::sleep_for(10ms);
+  }
+  ASSERT_TRUE(cqe);
+  EXPECT_GT(Clock::now() - start, watchdog) << "the neighbour took no processor: this shows nothing";
+  EXPECT_EQ(KZ_CQE_CODE(cqe->status), KZ_ST_OK);
 }
 
 TEST_F(SlowRig, ResetDoesNotWaitForCommands) {

@@ -6,6 +6,7 @@
 # Result: /boot/vmlinuz-RELEASE, /usr/lib/modules/RELEASE/build, /.kz-release. Exit 1 with the missing options, where
 # the configuration dropped some of the fragment.
 set -eu
+fragment=$(dirname "$0")/debug.config
 cd /usr/src
 archive=$(ls linux-source-*.tar.xz | head -n 1)
 mkdir -p linux
@@ -13,10 +14,10 @@ tar -xf "$archive" -C linux --strip-components=1
 rm -f "$archive"
 cd linux
 make -s tinyconfig
-cat /root/debug.config >>.config
+cat "$fragment" >>.config
 make -s olddefconfig
 missing=
-for line in $(grep '^CONFIG_' /root/debug.config); do
+for line in $(grep '^CONFIG_' "$fragment"); do
   grep -qxF "$line" .config || missing="$missing $line"
 done
 [ -z "$missing" ] || { echo "the configuration of $archive lost:$missing"; exit 1; }

@@ -22,20 +22,6 @@ namespace {
 
 constexpr int most_boots = 4;  // of one kernel: after a panic the next test goes on in a new boot
 
-// What the lab does itself, with the level that it is about.
-int level_of_step(const std::string& step) {
-  if (step == "selftest") return 2;
-  return step == "kernel_log" || step == "leaks" || step == "traffic" ? 3 : 1;
-}
-
-void create_folder(const std::string& directory) {
-  std::error_code ec;
-  if (fs::exists(directory, ec) && (!fs::is_directory(directory, ec) || !fs::is_empty(directory, ec)))
-    throw JournalError("output " + directory + " is there already; name another with --output");
-  fs::create_directories(directory, ec);
-  if (ec) throw JournalError(fmt::format("create output {}: {}", directory, ec.message()));
-}
-
 const json* start_record(const Journal& journal) {
   for (auto& r : journal.records)
     if (text_of(r, "type") == "run-start" && r.contains("options") && r["options"].is_object() &&
@@ -45,6 +31,11 @@ const json* start_record(const Journal& journal) {
 }
 
 }  // namespace
+
+int level_of_step(const std::string& step) {
+  if (step == "selftest") return 2;
+  return step == "kernel_log" || step == "leaks" || step == "traffic" ? 3 : 1;
+}
 
 Lab::Lab(LabOptions options, std::string directory, bool resumed)
     : options_(std::move(options)), directory_(fs::absolute(directory)), resumed_(resumed) {}
@@ -57,7 +48,7 @@ Lab::Lab(LabOptions options, const std::string& directory) : Lab(std::move(optio
     tests_ = select_tests(load_catalog(program_directory(), options_.run.selection.profile),
                           options_.run.selection);
   prepare();
-  create_folder(directory_);
+  create_run_directory(directory_);
   journal_ = std::make_unique<JournalWriter>(directory_, JournalWriter::Mode::create);
   write_start();
 }
@@ -263,24 +254,7 @@ void Lab::go() {
   finish();
 }
 
-void Lab::finish() {
-  RunSummary now = summary();
-  now.interrupted = told_to_stop();
-  now.finished = true;
-  json counts;
-  for (Verdict v : all_verdicts)
-    counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
-  journal_->write({{"type", "run-end"},
-                   {"how", told_to_stop() ? "interrupted" : "complete"},
-                   {"exit", exit_code(now)},
-                   {"counts", counts},
-                   {"proved", now.proved},
-                   {"not_proved", now.not_proved}},
-                  true);
-  std::ofstream junit(directory_ + "/junit.xml");
-  junit << to_junit(summary());
-  if (!junit.flush()) throw JournalError("write " + directory_ + "/junit.xml: no room or no permission");
-}
+void Lab::finish() { write_run_end(*journal_, directory_, told_to_stop() ? "interrupted" : "complete"); }
 
 RunSummary Lab::summary() const { return summarize(read_journal(directory_)); }
 

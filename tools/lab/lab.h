@@ -45,6 +45,9 @@ void check_board(const std::string& address, bool destructive, bool i_know, cons
 // created.
 void check_options(const LabOptions& options);
 
+// What the lab does itself is a test too: the level that it is about.
+int level_of_step(const std::string& step);
+
 class Lab {
  public:
   // Looks at the host, fetches what is missing, creates `directory` and its journal. Throws Error for a host

@@ -223,7 +223,7 @@ void Lab::judge_steps(const Plan& plan, const std::string& directory, const std:
     std::string id = plan.kernel.name + "." + s.name, log = directory + "/" + s.name + ".log";
     if (std::ranges::find(wanted, s.name) == wanted.end()) continue;
     std::string text = content(log);
-    int level = s.name == "selftest" ? 2 : s.name == "leaks" || s.name == "traffic" ? 3 : 1;
+    int level = level_of_step(s.name);
     json more{{"rerun", rerun_line(plan, "")},
               {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}};
     bool hung = broken.find("within") != std::string::npos || broken.find("hangs") != std::string::npos;

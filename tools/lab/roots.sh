@@ -151,9 +151,8 @@ get_debug() {
   [ "$free" -ge "$need_debug_mb" ] || die 125 "$cache has $free MB free, building a debug kernel needs $need_debug_mb MB"
   extract "$suite" "--include=$source,flex,bison,bc,libelf-dev,perl-base,tar,diffutils,cpio,$tools"
   ln -sf mawk "$cache/$suite.new/usr/bin/awk"
-  mkdir -p "$cache/$suite.new/root"
-  cp "$here/debug-kernel.sh" "$here/debug.config" "$cache/$suite.new/root/"
-  enter "$cache/$suite.new" sh /root/debug-kernel.sh >"$cache/$suite.log" 2>&1 ||
+  cp "$here/debug-kernel.sh" "$here/debug.config" "$cache/$suite.new/usr/src/"
+  enter "$cache/$suite.new" sh /usr/src/debug-kernel.sh >"$cache/$suite.log" 2>&1 ||
     die 1 "building the debug kernel failed: $(tail -n 1 "$cache/$suite.log") (see $cache/$suite.log)"
   rm -rf "${cache:?}/$suite"
   mv "$cache/$suite.new" "$cache/$suite"

@@ -47,6 +47,25 @@ void create_run_directory(const std::string& directory) {
   for (fs::path made = directory; made != old; made = made.parent_path()) sync_folder(made.parent_path());
 }
 
+void write_run_end(JournalWriter& journal, const std::string& directory, const char* how) {
+  RunSummary now = summarize(read_journal(directory));
+  now.interrupted = told_to_stop();
+  now.finished = true;
+  json counts;
+  for (Verdict v : all_verdicts)
+    counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
+  journal.write({{"type", "run-end"},
+                 {"how", how},
+                 {"exit", exit_code(now)},
+                 {"counts", counts},
+                 {"proved", now.proved},
+                 {"not_proved", now.not_proved}},
+                true);
+  std::ofstream junit(directory + "/junit.xml");
+  junit << to_junit(summarize(read_journal(directory)));
+  if (!junit.flush()) throw JournalError("write " + directory + "/junit.xml: no room or no permission");
+}
+
 bool is_unclean(Verdict v) { return is_failure(v) || v == Verdict::warn; }
 
 bool told_to_stop() { return stop_signal != 0; }
@@ -317,22 +336,7 @@ void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
 void Runner::finish(const char* how) {
   take_kernel_context();
   softtpu_.reset();
-  RunSummary now = summarize(read_journal(directory_));
-  now.interrupted = told_to_stop();
-  now.finished = true;
-  json counts;
-  for (Verdict v : all_verdicts)
-    counts[std::string(to_string(v))] = now.counts.contains(v) ? now.counts.at(v) : 0;
-  journal_->write({{"type", "run-end"},
-                   {"how", how},
-                   {"exit", exit_code(now)},
-                   {"counts", counts},
-                   {"proved", now.proved},
-                   {"not_proved", now.not_proved}},
-                  true);
-  std::ofstream junit(directory_ + "/junit.xml");
-  junit << to_junit(summarize(read_journal(directory_)));
-  if (!junit.flush()) throw JournalError("write " + directory_ + "/junit.xml: no room or no permission");
+  write_run_end(*journal_, directory_, how);
 }
 
 }  // namespace kz

@@ -121,6 +121,8 @@ bool is_unclean(Verdict v);
 
 // Makes the folder of a run, which must be new or empty, lasting beyond a crash. Throws JournalError.
 void create_run_directory(const std::string& directory);
+// The last record of a run, with what its journal says, and junit.xml. Throws JournalError.
+void write_run_end(JournalWriter& journal, const std::string& directory, const char* how);
 
 // Set by SIGINT and SIGTERM after catch_signals().
 bool told_to_stop();
