@@ -125,11 +125,32 @@ static void kz_queue_look(struct kz_queue *q)
 	kz_ring_poll(q, late && !polled ? KZ_POLL_LATE : KZ_POLL_LOOK);
 }
 
+/*
+ * Seals the queue if a command is still over its time. It may have completed since it was seen to be late, and those
+ * that came after it are not to be lost for it. Else the work is armed for what is there now.
+ */
+static bool kz_queue_seal_overdue(struct kz_queue *q)
+{
+	unsigned long flags;
+	bool overdue;
+
+	spin_lock_irqsave(&q->lock, flags);
+	overdue = kz_queue_overdue(q);
+	if (overdue && q->state == KZ_QUEUE_RUN)
+		q->state = KZ_QUEUE_PAUSED;
+	else if (kz_queue_first(q))
+		kz_queue_wind(q, kz_queue_first(q)->deadline);
+	spin_unlock_irqrestore(&q->lock, flags);
+	return overdue;
+}
+
 static int kz_queue_recover(struct kz_queue *q)
 {
 	struct kz_device *kz = q->kz;
 	u32 dropped;
 
+	if (!kz_queue_seal_overdue(q))
+		return 0;
 	if (q->expiries >= KZ_EXPIRIES_MAX || !kz_hw_present(kz) || (kz_rd(kz, KZ_REG_STATUS) & KZ_STATUS_FATAL))
 		return -EIO;
 	return kz_queue_renew(q, true, &dropped);

@@ -235,6 +235,7 @@ void add_lab_options(CLI::App& sub, LabArgs& a) {
   sub.add_option("--limit", o.limit_s, "seconds that the tests of one boot may take")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
+  sub.add_option("--append", o.append, "more kernel parameters");
   sub.add_option("--qemu", o.qemu, "this QEMU");
   sub.add_option("--output", a.output, "folder of the run; must be new or empty");
   sub.add_flag("--iommu", o.iommu, "with a virtual IOMMU");

@@ -166,6 +166,8 @@ std::string Lab::rerun_line(const Plan& plan, const std::string& test) const {
                                     test, options_.run.seed);
   if (!options_.driver.empty()) out += " --driver '" + options_.driver + "'";
   if (!options_.tpu.empty()) out += " --tpu '" + options_.tpu + "'";
+  if (!options_.append.empty()) out += " --append '" + options_.append + "'";
+  if (options_.iommu) out += " --iommu";
   return out;
 }
 

@@ -28,6 +28,7 @@ struct LabOptions {
   std::string vfio_user;        // socket of somebody's own device model
   std::string vfio;             // PCI address of a real board
   std::string qemu;
+  std::string append;  // more kernel parameters
   std::string load;  // a load profile that runs after the tests
   double load_s = 60;
   double limit_s = 1800;  // for one boot

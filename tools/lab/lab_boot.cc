@@ -111,6 +111,7 @@ GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
                  .share = folder_of(plan),
                  .directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots),
                  .modules = module_depends(driver.module),
+                 .append = options_.append,
                  .iommu = options_.iommu};
   bool again = fs::exists(folder_of(plan) + "/run/journal.jsonl");
   spec.files.push_back({"lab/run", share_folder() + "/tools/lab/guest-run.sh"});

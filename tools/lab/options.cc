@@ -105,7 +105,7 @@ json LabOptions::to_json() const {
                 {"kernel", kernel},       {"modules", modules}, {"driver", driver},
                 {"vfio_user", vfio_user}, {"vfio", vfio},       {"qemu", qemu},
                 {"load", load},           {"load_s", load_s},   {"limit_s", limit_s},
-                {"debug", debug},         {"iommu", iommu}};
+                {"append", append},       {"debug", debug},     {"iommu", iommu}};
   return out;
 }
 
@@ -122,7 +122,8 @@ LabOptions LabOptions::from_json(const json& j) {
                           {"vfio_user", &o.vfio_user},
                           {"vfio", &o.vfio},
                           {"qemu", &o.qemu},
-                          {"load", &o.load}})
+                          {"load", &o.load},
+                          {"append", &o.append}})
     *to = l.value(name, "");
   o.load_s = l.value("load_s", o.load_s);
   o.limit_s = l.value("limit_s", o.limit_s);

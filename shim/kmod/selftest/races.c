@@ -54,7 +54,8 @@ static void t_short_limits(void)
 		CHECK(call(d.fd, KZ_IOC_SUBMIT, &s), 0);
 		CHECK(reap(d.fd, d.queue, &done, 1, 1, 20000000000ll, &n), 0);
 		CHECK(n, 1);
-		CHECK(done.status == KZ_ST_OK || done.status == KZ_ST_EXPIRED, 1);
+		if (done.status != KZ_ST_OK) /* never lost: only one that is late takes the queue down, and it is alone */
+			CHECK(done.status, KZ_ST_EXPIRED);
 		expired += done.status == KZ_ST_EXPIRED;
 	}
 	CHECK(expired >= 6, 1);
