@@ -341,6 +341,27 @@ class Checks:
             time.sleep(0.05)
         assert not any(tmp.iterdir()), list(tmp.rglob("*"))
 
+    def model_that_dies_before_the_first_test_is_started_again(self):
+        early = 0
+        for _ in range(12):
+            self.n += 1
+            out = self.tmp / f"run-{self.n}"
+            child = subprocess.Popen([self.kz, "run", "--device", "softtpu:hbm=64M", "--output", str(out), "--filter", "selftest.passes"],
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            while child.poll() is None and not (out / "softtpu.sock").exists():
+                pass
+            for pid, (parent, cmd) in common.processes().items():
+                if parent == child.pid and cmd.split(" ")[0].endswith("softtpu"):
+                    os.kill(pid, signal.SIGKILL)
+            said, _ = child.communicate(timeout=60)
+            records, _ = common.read_journal(out / "journal.jsonl")
+            if any("before the first test" in r.get("text", "") for r in records if r["type"] == "note"):
+                early += 1
+                assert common.verdicts(records) == {"selftest.passes": "pass"} and child.returncode == 0, said
+            else:  # it died in the test
+                assert common.verdicts(records)["selftest.passes"] in ("pass", "fail"), said
+        assert early, "no kill came before the first test"
+
     def told_to_stop_while_the_device_starts(self):
         """Until the device is there no test has begun: the run ends as interrupted, at once, and leaves nothing behind."""
         for signum in (signal.SIGINT, signal.SIGTERM):

@@ -44,6 +44,11 @@ void Runner::prepare() {
   test_uri_ = options_.device;
   if (is_softtpu()) start_softtpu();
   ProbeResult probe = probe_device(test_uri_, rules());
+  const bool died_early = !probe.ok && device_died();
+  if (died_early && !told_to_stop()) {
+    start_softtpu();
+    probe = probe_device(test_uri_, rules());
+  }
   if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
   std::string bdf = uri_.scheme == "pci" || uri_.scheme == "vfio" ? to_string(parse_bdf(uri_.path))
                                                                   : text_of(probe.data, "bdf");
@@ -60,6 +65,9 @@ void Runner::prepare() {
   journal_device_process();
   if (!kernel_->unreadable().empty())
     journal_->write({{"type", "note"}, {"text", "kernel log not watched: " + kernel_->unreadable()}});
+  if (died_early)
+    journal_->write(
+        {{"type", "note"}, {"text", "the software TPU ended before the first test and was started again"}});
   for (auto& who : inhabitants_) journal_->write({{"type", "inhabitant"}, {"text", who}});
   ready_ = begin_tests(probe);
 }
