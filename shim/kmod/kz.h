@@ -257,6 +257,7 @@ struct kz_device {
 	u8 state; /* KZ_STATE_*, see kz_set_state() */
 	bool up; /* the admin queue runs; false before anything is torn down */
 	u32 generation;
+	u32 starts; /* how often it came up */
 	wait_queue_head_t state_wait;
 	struct mutex admin_lock;
 	struct kz_queue *admin;

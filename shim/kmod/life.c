@@ -150,6 +150,7 @@ int kz_start(struct kz_device *kz)
 		dev_err(kz_dma(kz), "cannot be brought up: %d\n", rc);
 	}
 	WRITE_ONCE(kz->up, !rc);
+	WRITE_ONCE(kz->starts, kz->starts + !rc);
 	kz_set_state(kz, rc ? KZ_STATE_DEAD : KZ_STATE_LIVE);
 	mutex_unlock(&kz->life);
 	if (rc)

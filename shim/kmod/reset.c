@@ -75,6 +75,7 @@ static int kz_reset_firmware(struct kz_device *kz)
 
 static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *why, bool asked)
 {
+	u32 starts = READ_ONCE(kz->starts);
 	int rc;
 
 	if (asked)
@@ -83,7 +84,8 @@ static int kz_reset_once(struct kz_device *kz, enum kz_level level, const char *
 		dev_warn(kz_dma(kz), "%s reset: %s\n", kz_level_name[level], why);
 	kz->resets[level]++;
 	rc = level == KZ_LEVEL_FIRMWARE ? kz_reset_firmware(kz) : kz_reset_pci(kz, level);
-	if (!rc && kz_state(kz) != KZ_STATE_LIVE)
+	/* The state may be that of another reset already, which came from outside since. */
+	if (!rc && (kz_state(kz) == KZ_STATE_GONE || READ_ONCE(kz->starts) == starts))
 		rc = kz_state(kz) == KZ_STATE_GONE ? -ENODEV : -EIO;
 	if (rc)
 		dev_err(kz_dma(kz), "%s reset failed: %d\n", kz_level_name[level], rc);
