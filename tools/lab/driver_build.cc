@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "shim/base/error.h"
@@ -15,6 +13,7 @@
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
 #include "tools/lab/host.h"
+#include "tools/lab/results.h"
 
 namespace kz::lab {
 namespace fs = std::filesystem;
@@ -26,11 +25,6 @@ constexpr auto build_limit = 600s;
 void mix(uint64_t& hash, const std::string& data) {
   for (unsigned char c : data) hash = (hash ^ c) * 0x100000001b3ull;
   hash = (hash ^ 0xff) * 0x100000001b3ull;
-}
-
-std::string content_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // What builds leave behind is no source.

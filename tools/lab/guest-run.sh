@@ -40,15 +40,18 @@ unload_driver() {
   ! grep -q "^$driver " /proc/modules
 }
 
+all_steps() {
+  [ -z "$driver" ] || step load load_driver || return
+  # Of the ways in which a user can end; a hundred of each are for a run of their own (docs/kmod.md).
+  export KZ_ROUNDS=5
+  [ -z "$selftest" ] || step selftest kz-selftest
+  [ -z "$run" ] || step run sh -c "$run"
+  [ -z "$load" ] || step traffic sh -c "$load"
+  [ ! -e /sys/kernel/debug/kmemleak ] || step leaks leaks
+  [ -z "$driver" ] || step unload unload_driver
+}
+
 echo "begin boot 0" >>"$boot/state"
 echo "end boot 0 $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"
-if [ -n "$driver" ]; then
-  step load load_driver || exit
-fi
-# Of the ways in which a user can end; a hundred of each are for a run of their own (docs/kmod.md).
-export KZ_ROUNDS=5
-[ -z "$selftest" ] || step selftest kz-selftest
-[ -z "$run" ] || step run sh -c "$run"
-[ -z "$load" ] || step traffic sh -c "$load"
-[ ! -e /sys/kernel/debug/kmemleak ] || step leaks leaks
-[ -z "$driver" ] || step unload unload_driver
+all_steps
+echo "begin poweroff $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"

@@ -109,8 +109,9 @@ void Lab::prepare() {
 std::vector<std::string> Lab::steps() const {
   std::vector<std::string> out{"build", "boot", "load"};
   if (options_.driver.empty() && options_.run.selection.filters.empty()) out.emplace_back("selftest");
+  if (!tests_.empty()) out.emplace_back("run");
   if (!options_.load.empty()) out.emplace_back("traffic");
-  out.insert(out.end(), {"kernel_log", "leaks", "unload"});
+  out.insert(out.end(), {"kernel_log", "leaks", "unload", "poweroff"});
   return out;
 }
 

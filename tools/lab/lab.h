@@ -12,6 +12,7 @@
 #include "tools/kangzao/runner/catalog.h"
 #include "tools/kangzao/runner/run.h"
 #include "tools/kangzao/runner/safety.h"
+#include "tools/lab/boot_verdicts.h"
 #include "tools/lab/driver_build.h"
 #include "tools/lab/guest.h"
 #include "tools/lab/results.h"
@@ -29,7 +30,7 @@ struct LabOptions {
   std::string vfio;             // PCI address of a real board
   std::string qemu;
   std::string append;  // more kernel parameters
-  std::string load;  // a load profile that runs after the tests
+  std::string load;    // a load profile that runs after the tests
   double load_s = 60;
   double limit_s = 1800;  // for one boot
   bool debug = false;     // the guest's console as it comes
@@ -80,11 +81,13 @@ class Lab {
   // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
   // left.
   bool boot(Plan& plan, const BuiltDriver& driver);
-  std::string follow(Guest& guest, Plan& plan, const std::string& boot_directory);
-  void judge_steps(const Plan& plan, const std::string& boot_directory, const std::string& broken);
+  BootEnd follow(Guest& guest, Plan& plan, const std::string& boot_directory);
+  void keep_evidence(Guest& guest, const Plan& plan, const std::string& boot_directory, const BootEnd& end);
+  void take_boot(const Plan& plan, const std::string& boot_directory, const BootEnd& end);
   // What the kernel change table makes of it, else the last line that insmod said; findings are journaled.
   std::string explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
                                    const std::string& said);
+  bool broke(const Plan& plan) const;
   void take_verdicts(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());

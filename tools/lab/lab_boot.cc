@@ -7,12 +7,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
 #include "tools/changes/changes.h"
 #include "tools/kangzao/runner/process.h"
+#include "tools/lab/boot_verdicts.h"
 #include "tools/lab/lab.h"
 
 namespace kz::lab {
@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr const char* qemu_ended = "QEMU ended: ";
 // A sign of life comes every second; under TCG on a busy host late, but not so late.
 constexpr double boot_limit = 120, silence_limit = 90;
 
@@ -32,30 +31,10 @@ double limit_of(const std::string& step, const LabOptions& o) {
   return o.limit_s;
 }
 
-std::string content(const std::string& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 std::string shell_word(const std::string& word) {
   std::string out = "'";
   for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
-}
-
-// The test that the guest's own journal leaves running.
-std::string running_test(const std::string& journal) {
-  std::string id;
-  try {
-    for (auto& r : read_journal(journal).records) {
-      std::string type = text_of(r, "type");
-      if (type == "test-start") id = text_of(r, "id");
-      if (type == "verdict" || type == "interrupted") id.clear();
-    }
-  } catch (const std::exception&) {
-    id.clear();  // no journal yet
-  }
-  return id;
 }
 
 // Shows the guest's console as it comes.
@@ -135,7 +114,8 @@ GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
   return spec;
 }
 
-std::string Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
+BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
+  using How = BootEnd::How;
   Console console(directory + "/serial.log", options_.debug);
   std::string alive, said;
   Clock::time_point heard = Clock::now(), begun = heard;
@@ -157,23 +137,24 @@ std::string Lab::follow(Guest& guest, Plan& plan, const std::string& directory) 
                           plan.column.first_test_s));
         }
     }
-    if (told_to_stop()) return "interrupted";
-    if (state == Guest::State::powered_off) return {};
-    if (state == Guest::State::ended) return qemu_ended + guest.how_ended();
+    if (told_to_stop()) return {How::interrupted};
+    if (state == Guest::State::powered_off) return {How::off};
+    if (state == Guest::State::ended) return {How::qemu_gone, "QEMU ended: " + guest.how_ended()};
     if (state == Guest::State::reset) {
       std::string why = panic_line(directory);
-      return why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why;
+      return {How::died,
+              why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why};
     }
-    if (std::string sign = content(directory + "/alive"); sign != alive) {
+    if (std::string sign = content_of(directory + "/alive"); sign != alive) {
       alive = sign;
       heard = Clock::now();
     }
     if (steps.empty() && seconds_since(begun) > boot_limit)
-      return fmt::format("no user space within {} s", boot_limit);
+      return {How::late, fmt::format("no user space within {} s", boot_limit)};
     if (!steps.empty() && seconds_since(heard) > silence_limit)
-      return fmt::format("the guest hangs: no sign of life for {} s", silence_limit);
+      return {How::late, fmt::format("the guest hangs: no sign of life for {} s", silence_limit)};
     if (!steps.empty() && steps.back().end < 0 && seconds_since(begun) > limit_of(now, options_))
-      return fmt::format("{} had no end within {} s", now, limit_of(now, options_));
+      return {How::late, fmt::format("{} had no end within {} s", now, limit_of(now, options_))};
   }
 }
 
@@ -181,34 +162,33 @@ bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
   ++plan.boots;
   GuestSpec spec = spec_of(plan, driver);
   fs::create_directories(spec.directory);
-  std::string broken;
+  BootEnd end;
   {
     Guest guest(spec, qemu_, accelerator_);
-    broken = follow(guest, plan, spec.directory);
-    if (broken == "interrupted") return false;
-    if (!broken.empty()) {
-      auto kept = guest.take_evidence();
-      std::string text =
-          fmt::format("{} boot {}: {}; kept in {}: serial.log{}{}", plan.kernel.name, plan.boots, broken,
-                      spec.directory, kept.empty() ? "" : ", ", fmt::join(kept, ", "));
-      journal_->write({{"type", "note"}, {"text", text}}, true);
-      say("lab: " + text + "\n");
-    }
+    end = follow(guest, plan, spec.directory);
+    if (end.how == BootEnd::How::interrupted) return false;
+    if (end.broken()) keep_evidence(guest, plan, spec.directory, end);
   }
-  judge_steps(plan, spec.directory, broken);
-  std::string test = running_test(folder_of(plan) + "/run");
-  if (!broken.empty() && !test.empty()) broken_[test] = broken;
+  take_boot(plan, spec.directory, end);
+  if (end.how == BootEnd::How::qemu_gone) return true;  // that says nothing of this kernel
   auto reached = read_steps(spec.directory);
   bool loaded = std::ranges::any_of(reached, [](auto& s) { return s.name == "load" && s.status == 0; });
-  if (broken.starts_with(qemu_ended)) return true;  // that says nothing of this kernel
-  return !broken.empty() && loaded && reached.back().name != "unload";
+  return end.broken() && loaded && reached.back().name != "unload" && reached.back().name != "poweroff";
+}
+
+void Lab::keep_evidence(Guest& guest, const Plan& plan, const std::string& directory, const BootEnd& end) {
+  auto kept = guest.take_evidence();
+  std::string text = fmt::format("{} boot {}: {}; kept in {}: serial.log{}{}", plan.kernel.name, plan.boots,
+                                 end.text, directory, kept.empty() ? "" : ", ", fmt::join(kept, ", "));
+  journal_->write({{"type", "note"}, {"text", text}}, true);
+  say("lab: " + text + "\n");
 }
 
 std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
                                       const std::string& said) {
   std::string reason;
   for (auto& f :
-       changes::explain_load(content(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
+       changes::explain_load(content_of(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
     journal_->write(
         {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
     if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
@@ -216,34 +196,31 @@ std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, c
   return reason.empty() ? last_line(said) : reason;
 }
 
-void Lab::judge_steps(const Plan& plan, const std::string& directory, const std::string& broken) {
+void Lab::take_boot(const Plan& plan, const std::string& directory, const BootEnd& end) {
+  GuestRun run = read_guest_run(folder_of(plan) + "/run");
+  if (std::string test = broken_test(read_steps(directory), end, run); !test.empty())
+    broken_[test] = end.text;
   auto wanted = steps();
-  auto reached = read_steps(directory);
-  if (reached.empty()) reached.push_back({.name = "boot"});
-  for (auto& s : reached) {
-    std::string id = plan.kernel.name + "." + s.name, log = directory + "/" + s.name + ".log";
-    if (std::ranges::find(wanted, s.name) == wanted.end()) continue;
-    std::string text = content(log);
-    int level = level_of_step(s.name);
-    json more{{"rerun", rerun_line(plan, "")},
-              {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}};
-    bool hung = broken.find("within") != std::string::npos || broken.find("hangs") != std::string::npos;
-    std::string serial = content(directory + "/serial.log");
-    if (auto at = serial.find("lab: no share"); at != std::string::npos && s.name == "boot")
-      verdict(id, level, Verdict::blocked, serial.substr(at + 5, serial.find_first_of("\r\n", at) - at - 5),
-              0, more);
-    else if (s.end >= 0 && s.status == 0 && !is_done(id))
-      verdict(id, level, Verdict::pass, "", s.end - s.begin);
-    else if (s.end >= 0 && s.status != 0 && s.name == "load")
-      verdict(id, level, Verdict::fail, explain_load_failure(plan, id, directory, text), s.end - s.begin,
-              more);
-    else if (s.end >= 0 && s.status != 0)
-      verdict(id, level, Verdict::fail, fmt::format("exit {}: {}", s.status, last_line(text)),
-              s.end - s.begin, more);
-    else if (s.end < 0)
-      verdict(id, level, hung ? Verdict::timeout : Verdict::crash,
-              broken.empty() ? "the guest powered off in the middle of it" : broken, 0, more);
+  for (auto& s : judge_steps(directory, end, run)) {
+    std::string id = plan.kernel.name + "." + s.step;
+    if (std::ranges::count(wanted, s.step) == 0) continue;
+    if (s.verdict == Verdict::pass) {
+      if (!is_done(id)) verdict(id, level_of_step(s.step), s.verdict, "", s.seconds);
+      continue;
+    }
+    std::string text = content_of(directory + "/" + s.step + ".log");
+    if (s.step == "load" && s.verdict == Verdict::fail)
+      s.reason = explain_load_failure(plan, id, directory, text);
+    verdict(id, level_of_step(s.step), s.verdict, s.reason, s.seconds,
+            {{"rerun", rerun_line(plan, "")},
+             {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}});
   }
+}
+
+// Did a boot end in its run? Tests that no other boot came to are not reached then, rather than blocked.
+bool Lab::broke(const Plan& plan) const {
+  auto run = done_.find(plan.kernel.name + ".run");
+  return run != done_.end() && (run->second == Verdict::crash || run->second == Verdict::timeout);
 }
 
 void Lab::take_verdicts(const Plan& plan) {
@@ -253,7 +230,7 @@ void Lab::take_verdicts(const Plan& plan) {
     journal = read_journal(run);
   } catch (const std::exception&) {
     for (int n = plan.boots; n > 0; --n)
-      if (std::string said = last_line(content(fmt::format("{}/boot-{}/run.log", folder_of(plan), n)));
+      if (std::string said = last_line(content_of(fmt::format("{}/boot-{}/run.log", folder_of(plan), n)));
           !said.empty()) {
         why = said;
         break;
@@ -283,7 +260,7 @@ void Lab::take_verdicts(const Plan& plan) {
   for (auto& [id, level] : levels)
     if (std::string full = plan.kernel.name + "." + id; !is_done(full) && broken_.contains(id))
       verdict(full, level, Verdict::crash, broken_[id], 0, {{"rerun", rerun_line(plan, id)}});
-    else if (!is_done(full) && journal.records.empty())
+    else if (!is_done(full) && journal.records.empty() && !broke(plan))
       verdict(full, level, Verdict::blocked, why, 0, {{"ran", false}});
   std::vector<std::string> reports;
   for (int n = 1; n <= plan.boots; ++n)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "tools/kangzao/runner/kernel_log.h"
@@ -66,6 +67,11 @@ std::vector<Step> read_steps(const std::string& directory) {
     }
   }
   return out;
+}
+
+std::string content_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::vector<std::string> kernel_reports(const std::string& directory, size_t most) {

@@ -19,6 +19,9 @@ struct Step {
 };
 std::vector<Step> read_steps(const std::string& directory);
 
+// Empty where there is no such file.
+std::string content_of(const std::string& file);
+
 // Reports of the kernel about itself in boot-N/kernel.log and serial.log (BUG, oops, KASAN, lockdep, DMA-API,
 // stalls
 // ...), as "text"; at most `most`.

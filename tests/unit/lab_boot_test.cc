@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// What a lab boot left on the host, and what is made of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tools/lab/boot_verdicts.h"
+
+namespace kz::lab {
+namespace {
+namespace fs = std::filesystem;
+using How = BootEnd::How;
+using ::testing::HasSubstr;
+
+class LabBootTest : public ::testing::Test {
+ protected:
+  LabBootTest() { fs::create_directories(boot()); }
+  ~LabBootTest() override { fs::remove_all(base_); }
+  std::string boot() const { return base_ + "/boot-1"; }
+  std::string run_folder() const { return base_ + "/run"; }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((fs::path(base_) / name).parent_path());
+    std::ofstream(base_ + "/" + name) << text;
+  }
+  // A record a word: "run-start test-start:dma.copy".
+  GuestRun guest_journal(const std::string& words) const {
+    std::istringstream in(words);
+    std::string text;
+    for (std::string word; in >> word;) {
+      auto colon = word.find(':');
+      text += R"({"type":")" + word.substr(0, colon) + "\"";
+      if (colon != std::string::npos) text += R"(,"id":")" + word.substr(colon + 1) + "\"";
+      text += "}\n";
+    }
+    write("run/journal.jsonl", text);
+    return read_guest_run(run_folder());
+  }
+  // The verdict of a step; not-run: it got none.
+  StepVerdict judged(const std::string& step, const BootEnd& end, const GuestRun& run = {}) const {
+    StepVerdict found{step, Verdict::not_run};
+    for (auto& v : judge_steps(boot(), end, run))
+      if (v.step == step) found = v;
+    return found;
+  }
+  std::string base_ = ::testing::TempDir() + "kz-lab-boot-" + std::to_string(::getpid());
+};
+
+const std::string booted = "begin boot 0\nend boot 0 2.1\nbegin load 2.1\nend load 0 2.5\n";
+const BootEnd panic{How::died, "the guest died: Kernel panic"};
+const BootEnd late{How::late, "no sign of life for 90 s"};
+
+TEST_F(LabBootTest, OrderlyBootPassesEveryStep) {
+  write("boot-1/state", booted + "begin unload 3\nend unload 0 3.5\nbegin poweroff 3.5\n");
+  for (auto& v : judge_steps(boot(), {How::off}, {})) EXPECT_EQ(v.verdict, Verdict::pass) << v.step;
+  EXPECT_EQ(judged("poweroff", {How::off}).verdict, Verdict::pass);
+  EXPECT_DOUBLE_EQ(judged("unload", {How::off}).seconds, 0.5);
+}
+
+TEST_F(LabBootTest, BootThatBreaksBetweenTestsFailsTheRun) {
+  write("boot-1/state", booted + "begin run 3\n");
+  auto between = guest_journal("run-start test-start:a.b verdict:a.b");
+  EXPECT_EQ(judged("run", panic, between).verdict, Verdict::crash);
+  EXPECT_EQ(judged("run", late, between).verdict, Verdict::timeout);
+  EXPECT_THAT(judged("run", panic, between).reason, HasSubstr("Kernel panic"));
+}
+
+TEST_F(LabBootTest, BootThatBreaksInATestIsThatTestsMatter) {
+  write("boot-1/state", booted + "begin run 3\n");
+  auto run = guest_journal("run-start test-start:a.b verdict:a.b test-start:a.c");
+  EXPECT_EQ(judged("run", panic, run).verdict, Verdict::not_run);
+  EXPECT_EQ(broken_test(read_steps(boot()), panic, run), "a.c");
+}
+
+TEST_F(LabBootTest, TestOfAnEarlierBootDoesNotTakeTheBlame) {
+  write("boot-1/state", "begin boot 0\nend boot 0 2.1\nbegin load 2.1\n");
+  auto run = guest_journal("run-start test-start:a.c");
+  EXPECT_EQ(broken_test(read_steps(boot()), panic, run), "");
+  EXPECT_EQ(judged("load", panic, run).verdict, Verdict::crash);
+}
+
+TEST_F(LabBootTest, BootThatBreaksBetweenStepsFailsThePowerOff) {
+  write("boot-1/state", booted);
+  EXPECT_EQ(judged("poweroff", panic).verdict, Verdict::crash);
+  EXPECT_THAT(judged("poweroff", panic).reason, HasSubstr("after load"));
+  EXPECT_EQ(judged("load", panic).verdict, Verdict::pass);
+}
+
+TEST_F(LabBootTest, BootThatHangsInThePowerOffFailsIt) {
+  write("boot-1/state", booted + "begin poweroff 3.5\n");
+  EXPECT_EQ(judged("poweroff", late).verdict, Verdict::timeout);
+}
+
+TEST_F(LabBootTest, BootWithoutAStateFailsTheBoot) {
+  EXPECT_EQ(judged("boot", panic).verdict, Verdict::crash);
+  EXPECT_EQ(judged("boot", {How::off}).verdict, Verdict::crash);
+}
+
+TEST_F(LabBootTest, PowerOffThatNobodyAskedForFails) {
+  write("boot-1/state", booted);
+  EXPECT_EQ(judged("poweroff", {How::off}).verdict, Verdict::fail);
+  write("boot-1/state", booted + "begin unload 3\n");
+  EXPECT_EQ(judged("unload", {How::off}).verdict, Verdict::crash);
+}
+
+TEST_F(LabBootTest, ExitStatusOfTheRunIsJudged) {
+  auto ended = guest_journal("run-start test-start:a.b verdict:a.b run-end");
+  auto torn = guest_journal("run-start test-start:a.b verdict:a.b");
+  auto verdict = [&](int status, const GuestRun& run) {
+    write("boot-1/state",
+          booted + "begin run 3\nend run " + std::to_string(status) + " 9\nbegin poweroff 9\n");
+    return judged("run", {How::off}, run).verdict;
+  };
+  for (int status : {0, 1, 3, 125}) EXPECT_EQ(verdict(status, ended), Verdict::pass) << status;
+  for (int status : {2, 4, 126, 130, 137, 139}) EXPECT_EQ(verdict(status, ended), Verdict::fail) << status;
+  EXPECT_EQ(verdict(1, torn), Verdict::fail);
+  EXPECT_EQ(verdict(125, torn), Verdict::blocked);
+}
+
+TEST_F(LabBootTest, InterruptedBootIsNotJudged) {
+  write("boot-1/state", booted + "begin run 3\n");
+  EXPECT_EQ(judged("run", {How::interrupted}).verdict, Verdict::not_run);
+}
+
+TEST_F(LabBootTest, GuestWithoutAShareIsBlocked) {
+  write("boot-1/serial.log", "lab: kernel 6.1\r\nlab: no share: this kernel has no 9p\r\n");
+  EXPECT_EQ(judged("boot", {How::off}).verdict, Verdict::blocked);
+  EXPECT_EQ(judged("boot", {How::off}).reason, "no share: this kernel has no 9p");
+}
+
+}  // namespace
+}  // namespace kz::lab
