@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tools/lab/boot_verdicts.h"
+#include "tools/lab/boot_watch.h"
 
 namespace kz::lab {
 namespace {
@@ -129,6 +130,60 @@ TEST_F(LabBootTest, GuestWithoutAShareIsBlocked) {
   write("boot-1/serial.log", "lab: kernel 6.1\r\nlab: no share: this kernel has no 9p\r\n");
   EXPECT_EQ(judged("boot", {How::off}).verdict, Verdict::blocked);
   EXPECT_EQ(judged("boot", {How::off}).reason, "no share: this kernel has no 9p");
+}
+
+class BootWatchTest : public ::testing::Test {
+ protected:
+  // Steps "boot", "load", ...: all ended, but for the last one where it has a "*".
+  std::string late(const std::string& words, double now_s, const std::string& alive = "") {
+    std::istringstream in(words);
+    std::vector<Step> reached;
+    for (std::string word; in >> word;) {
+      bool open = word.ends_with("*");
+      reached.push_back({.name = open ? word.substr(0, word.size() - 1) : word, .end = open ? -1.0 : 1.0});
+    }
+    auto at = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(now_s));
+    return watch_.late(reached, alive.empty() ? std::to_string(now_s) : alive, at);
+  }
+  Clock::time_point start_ = Clock::now();
+  BootWatch watch_{
+      [](const std::string& step) { return step == "run" ? 1000.0 : 60.0; }, {"load", "run"}, start_};
+};
+
+TEST_F(BootWatchTest, UserSpaceHasALimit) {
+  EXPECT_EQ(late("", 119), "");
+  EXPECT_THAT(late("", 121), HasSubstr("no user space"));
+}
+
+TEST_F(BootWatchTest, OpenStepHasALimit) {
+  EXPECT_EQ(late("boot load*", 10), "");
+  EXPECT_EQ(late("boot load*", 69), "");
+  EXPECT_THAT(late("boot load*", 71), HasSubstr("load had no end within 60 s"));
+}
+
+TEST_F(BootWatchTest, TimeBetweenStepsHasALimit) {
+  EXPECT_EQ(late("boot load*", 10), "");
+  EXPECT_EQ(late("boot load", 50), "");
+  EXPECT_EQ(late("boot load", 109), "");
+  EXPECT_THAT(late("boot load", 111), HasSubstr("of the end of load"));
+}
+
+TEST_F(BootWatchTest, PowerOffHasALimit) {
+  EXPECT_EQ(late("boot load poweroff*", 10), "");
+  EXPECT_THAT(late("boot load poweroff*", 71), HasSubstr("poweroff had no end"));
+}
+
+TEST_F(BootWatchTest, SilenceHasALimit) {
+  EXPECT_EQ(late("boot run*", 10, "5"), "");
+  EXPECT_EQ(late("boot run*", 99, "5"), "");
+  EXPECT_THAT(late("boot run*", 101, "5"), HasSubstr("no sign of life"));
+}
+
+TEST_F(BootWatchTest, TheWholeBootHasALimit) {
+  std::string words = "boot";
+  double now = 0;
+  for (; now < 1300; now += 50) EXPECT_EQ(late(words += " load", now), "") << now;
+  EXPECT_THAT(late(words + " load", 1301), HasSubstr("the boot had no end within 1300 s"));
 }
 
 }  // namespace

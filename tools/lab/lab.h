@@ -81,6 +81,7 @@ class Lab {
   // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
   // left.
   bool boot(Plan& plan, const BuiltDriver& driver);
+  static void note_first_test(Plan& plan, const Guest& guest, const std::string& step);
   BootEnd follow(Guest& guest, Plan& plan, const std::string& boot_directory);
   void keep_evidence(Guest& guest, const Plan& plan, const std::string& boot_directory, const BootEnd& end);
   void take_boot(const Plan& plan, const std::string& boot_directory, const BootEnd& end);

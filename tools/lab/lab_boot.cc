@@ -13,6 +13,7 @@
 #include "tools/changes/changes.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/lab/boot_verdicts.h"
+#include "tools/lab/boot_watch.h"
 #include "tools/lab/lab.h"
 
 namespace kz::lab {
@@ -20,11 +21,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-// A sign of life comes every second; under TCG on a busy host late, but not so late.
-constexpr double boot_limit = 120, silence_limit = 90;
-
 double limit_of(const std::string& step, const LabOptions& o) {
   if (step == "load" || step == "unload") return 90;
+  if (step == "boot" || step == "poweroff") return 60;
   if (step == "selftest") return 600;
   if (step == "leaks") return 900;
   if (step == "traffic") return o.load_s + 120;
@@ -114,29 +113,25 @@ GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
   return spec;
 }
 
+void Lab::note_first_test(Plan& plan, const Guest& guest, const std::string& step) {
+  if (plan.column.first_test_s >= 0 || (step != "selftest" && step != "run" && step != "traffic")) return;
+  plan.column.first_test_s = guest.age().count();
+  say(fmt::format("lab: {}: first test {:.1f} s after QEMU's start\n", plan.kernel.name,
+                  plan.column.first_test_s));
+}
+
 BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
   using How = BootEnd::How;
   Console console(directory + "/serial.log", options_.debug);
-  std::string alive, said;
-  Clock::time_point heard = Clock::now(), begun = heard;
-  auto seconds_since = [](Clock::time_point t) {
-    return std::chrono::duration<double>(Clock::now() - t).count();
-  };
+  std::vector<std::string> expected{"boot"};
+  for (auto& s : steps())
+    if (s != "build" && s != "boot" && s != "kernel_log") expected.push_back(s);
+  BootWatch watch([this](auto& step) { return limit_of(step, options_); }, expected, Clock::now());
   for (;;) {
     auto state = guest.watch(100ms);
     console.show();
-    auto steps = read_steps(directory);
-    std::string now = steps.empty() ? "boot" : steps.back().name;
-    if (now != said) {
-      begun = Clock::now();
-      said = now;
-      if (now == "selftest" || now == "run" || now == "traffic")
-        if (plan.column.first_test_s < 0) {
-          plan.column.first_test_s = guest.age().count();
-          say(fmt::format("lab: {}: first test {:.1f} s after QEMU's start\n", plan.kernel.name,
-                          plan.column.first_test_s));
-        }
-    }
+    auto reached = read_steps(directory);
+    if (!reached.empty()) note_first_test(plan, guest, reached.back().name);
     if (told_to_stop()) return {How::interrupted};
     if (state == Guest::State::powered_off) return {How::off};
     if (state == Guest::State::ended) return {How::qemu_gone, "QEMU ended: " + guest.how_ended()};
@@ -145,16 +140,8 @@ BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
       return {How::died,
               why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why};
     }
-    if (std::string sign = content_of(directory + "/alive"); sign != alive) {
-      alive = sign;
-      heard = Clock::now();
-    }
-    if (steps.empty() && seconds_since(begun) > boot_limit)
-      return {How::late, fmt::format("no user space within {} s", boot_limit)};
-    if (!steps.empty() && seconds_since(heard) > silence_limit)
-      return {How::late, fmt::format("the guest hangs: no sign of life for {} s", silence_limit)};
-    if (!steps.empty() && steps.back().end < 0 && seconds_since(begun) > limit_of(now, options_))
-      return {How::late, fmt::format("{} had no end within {} s", now, limit_of(now, options_))};
+    if (std::string what = watch.late(reached, content_of(directory + "/alive"), Clock::now()); !what.empty())
+      return {How::late, what};
   }
 }
 
