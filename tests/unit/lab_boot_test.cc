@@ -121,6 +121,20 @@ TEST_F(LabBootTest, ExitStatusOfTheRunIsJudged) {
   EXPECT_EQ(verdict(125, torn), Verdict::blocked);
 }
 
+TEST_F(LabBootTest, OnlyARunThatBeganIsGoneOnWith) {
+  EXPECT_FALSE(take_up_run(base_, "boot-2")) << "there is none yet";
+  guest_journal("run-start test-start:a.b");
+  EXPECT_TRUE(take_up_run(base_, "boot-2"));
+  EXPECT_TRUE(fs::exists(run_folder() + "/journal.jsonl"));
+  for (std::string content : {"", "torn", "{\"type\":\"note\"}\n"}) {
+    write("run/journal.jsonl", content);
+    write("run/other", content);
+    EXPECT_FALSE(take_up_run(base_, "boot-2")) << content;
+    EXPECT_FALSE(fs::exists(run_folder())) << "kangzao run wants a new folder";
+    EXPECT_TRUE(fs::exists(base_ + "/run-before-boot-2/other")) << "what it left is kept";
+  }
+}
+
 TEST_F(LabBootTest, InterruptedBootIsNotJudged) {
   write("boot-1/state", booted + "begin run 3\n");
   EXPECT_EQ(judged("run", {How::interrupted}).verdict, Verdict::not_run);

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "tools/journal/reader.h"
 #include "tools/kangzao/runner/process.h"
 
 namespace kz::lab {
+namespace fs = std::filesystem;
 namespace {
 
 // Exit codes of `kangzao run` whose meaning the tests' own verdicts hold (docs/verdicts.md).
@@ -51,6 +54,15 @@ GuestRun read_guest_run(const std::string& directory) {
     return {};  // no journal, or none that says anything
   }
   return run;
+}
+
+bool take_up_run(const std::string& folder, const std::string& boot) {
+  std::string run = folder + "/run", aside = folder + "/run-before-" + boot;
+  if (read_guest_run(run).begun) return true;
+  if (!fs::exists(run)) return false;
+  fs::remove_all(aside);
+  fs::rename(run, aside);
+  return false;
 }
 
 std::string broken_test(const std::vector<Step>& reached, const BootEnd& end, const GuestRun& run) {

@@ -32,6 +32,10 @@ struct GuestRun {
 };
 GuestRun read_guest_run(const std::string& directory);
 
+// Can the next boot, named `boot`, go on with FOLDER/run? One that never began is moved aside, to
+// FOLDER/run-before-BOOT, so that the boot starts a new one.
+bool take_up_run(const std::string& folder, const std::string& boot);
+
 struct StepVerdict {
   std::string step;
   Verdict verdict;

@@ -76,7 +76,7 @@ class Lab {
   void write_start();
   void run_kernel(Plan& plan);
   bool build(Plan& plan, BuiltDriver& driver);
-  GuestSpec spec_of(const Plan& plan, const BuiltDriver& driver) const;
+  GuestSpec spec_of(const Plan& plan, const BuiltDriver& driver, bool again) const;
   std::string environment_of(const Plan& plan, const BuiltDriver& driver, bool again) const;
   // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
   // left.

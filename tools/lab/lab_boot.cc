@@ -84,14 +84,13 @@ std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, boo
                      shell_word(run), shell_word(load));
 }
 
-GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
+GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver, bool again) const {
   GuestSpec spec{.kernel = plan.kernel,
                  .share = folder_of(plan),
                  .directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots),
                  .modules = module_depends(driver.module),
                  .append = options_.append,
                  .iommu = options_.iommu};
-  bool again = fs::exists(folder_of(plan) + "/run/journal.jsonl");
   spec.files.push_back({"lab/run", share_folder() + "/tools/lab/guest-run.sh"});
   spec.files.push_back({"lab/driver.ko", driver.module});
   spec.files.push_back(
@@ -147,7 +146,8 @@ BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
 
 bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
   ++plan.boots;
-  GuestSpec spec = spec_of(plan, driver);
+  bool again = take_up_run(folder_of(plan), fmt::format("boot-{}", plan.boots));
+  GuestSpec spec = spec_of(plan, driver, again);
   fs::create_directories(spec.directory);
   BootEnd end;
   {
