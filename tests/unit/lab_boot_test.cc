@@ -146,6 +146,55 @@ TEST_F(LabBootTest, GuestWithoutAShareIsBlocked) {
   EXPECT_EQ(judged("boot", {How::off}).reason, "no share: this kernel has no 9p");
 }
 
+TEST_F(LabBootTest, KernelLogThatWasReadToItsEndHasNoGap) {
+  write("boot-1/state", booted + "begin poweroff 3\n");
+  write("boot-1/kernel.log", "6,0,0,-;Linux version 6.1\n6,1,9,-;lab: end of boot-1\n");
+  EXPECT_EQ(log_gap(boot()), "");
+}
+
+TEST_F(LabBootTest, KernelLogThatWasNotReadIsNoCleanOne) {
+  write("boot-1/state", booted + "begin poweroff 3\n");
+  EXPECT_THAT(log_gap(boot()), HasSubstr("not read to its end")) << "there is none";
+  write("boot-1/kernel.log", "6,0,0,-;Linux version 6.1\n");
+  EXPECT_THAT(log_gap(boot()), HasSubstr("not read to its end"));
+  write("boot-1/kernel.log", "6,0,0,-;Linux\nlost 17\n6,18,9,-;x\nlost 3\n6,22,9,-;lab: end of boot-1\n");
+  EXPECT_THAT(log_gap(boot()), HasSubstr("20 records"));
+}
+
+TEST_F(LabBootTest, BootThatBrokeOwesNoLastWord) {
+  write("boot-1/state", booted);
+  write("boot-1/kernel.log", "6,0,0,-;Linux version 6.1\n");
+  EXPECT_EQ(log_gap(boot()), "");
+}
+
+TEST_F(LabBootTest, ReportsAreFoundInBothLogs) {
+  write("boot-1/kernel.log",
+        "6,1,0,-;fine\n4,2,9,-,caller=T7;WARNING: held lock freed!\n SUBSYSTEM=pci; BUG: no record\n");
+  write("boot-1/serial.log",
+        "[    5.140900] irq 16: nobody cared (try booting with the \"irqpoll\" option)\r\n"
+        "divide error: 0000 [#1] PREEMPT SMP\r\n[    6.1][   T12] BUG kz_req (Not tainted): Objects "
+        "remaining\r\n"
+        "DMAR: [DMA Read NO_PASID] Request device [01:00.0] fault addr 0x1000\r\nlab: kernel 6.1\r\n");
+  EXPECT_THAT(kernel_reports(boot()),
+              ::testing::ElementsAre("WARNING: held lock freed!", HasSubstr("nobody cared"),
+                                     HasSubstr("divide error"), HasSubstr("BUG kz_req"),
+                                     HasSubstr("DMAR: [DMA Read")));
+}
+
+TEST_F(LabBootTest, TaintOfTroubleIsAReport) {
+  auto tainted = [&](unsigned before, unsigned after) {
+    write("boot-1/state", "taint before " + std::to_string(before) + "\n" + booted + "taint after " +
+                              std::to_string(after) + "\n");
+    return kernel_reports(boot());
+  };
+  EXPECT_THAT(tainted(0, 1 << 12 | 1 << 13), ::testing::IsEmpty()) << "O and E: a module of ours";
+  EXPECT_THAT(tainted(1 << 9, 1 << 9 | 1 << 12), ::testing::IsEmpty()) << "it warned before the driver came";
+  EXPECT_THAT(tainted(0, 1 << 9 | 1 << 12), ::testing::ElementsAre(HasSubstr("W (warning)")));
+  EXPECT_THAT(tainted(0, 1 << 7 | 1 << 5), ::testing::ElementsAre(HasSubstr("B (bad page), D (it died)")));
+  EXPECT_THAT(tainted(0, 1 << 14), ::testing::ElementsAre(HasSubstr("L (soft lockup)")));
+  EXPECT_EQ(read_steps(boot()).size(), 2U);
+}
+
 class BootWatchTest : public ::testing::Test {
  protected:
   // Steps "boot", "load", ...: all ended, but for the last one where it has a "*".

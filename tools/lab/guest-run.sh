@@ -51,7 +51,23 @@ all_steps() {
   [ -z "$driver" ] || step unload unload_driver
 }
 
+# The last word of the kernel log: once it is on the host, all of the log is.
+end_log() {
+  last="lab: end of ${boot#/host/}"
+  echo "<6>$last" >/dev/kmsg
+  n=0
+  until grep -q "$last" "$boot/kernel.log" || [ "$n" -ge 100 ]; do
+    n=$((n + 1))
+    sleep 0.1
+  done
+}
+
+tell_taint() { echo "taint $1 $(cat /proc/sys/kernel/tainted)" >>"$boot/state"; }
+
+tell_taint before
 echo "begin boot 0" >>"$boot/state"
 echo "end boot 0 $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"
 all_steps
+tell_taint after
+end_log
 echo "begin poweroff $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"

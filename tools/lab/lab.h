@@ -90,6 +90,7 @@ class Lab {
                                    const std::string& said);
   bool broke(const Plan& plan) const;
   void take_verdicts(const Plan& plan);
+  void judge_kernel_log(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());
   void rest_not_run(const Plan& plan, const std::string& reason);

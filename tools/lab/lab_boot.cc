@@ -249,16 +249,28 @@ void Lab::take_verdicts(const Plan& plan) {
       verdict(full, level, Verdict::crash, broken_[id], 0, {{"rerun", rerun_line(plan, id)}});
     else if (!is_done(full) && journal.records.empty() && !broke(plan))
       verdict(full, level, Verdict::blocked, why, 0, {{"ran", false}});
-  std::vector<std::string> reports;
-  for (int n = 1; n <= plan.boots; ++n)
-    for (auto& r : kernel_reports(fmt::format("{}/boot-{}", folder_of(plan), n))) reports.push_back(r);
+  judge_kernel_log(plan);
+}
+
+void Lab::judge_kernel_log(const Plan& plan) {
   json failures = json::array();
-  for (auto& r : reports) failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
-  verdict(plan.kernel.name + ".kernel_log", 3, reports.empty() ? Verdict::pass : Verdict::fail,
-          reports.empty()
-              ? ""
-              : fmt::format("{} reports of the kernel, first: {}", reports.size(), reports.front()),
-          0, {{"failures", failures}});
+  std::string first, gap;
+  for (int n = 1; n <= plan.boots; ++n) {
+    std::string directory = fmt::format("{}/boot-{}", folder_of(plan), n);
+    for (auto& r : kernel_reports(directory)) {
+      if (first.empty()) first = r;
+      failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
+    }
+    if (std::string why = log_gap(directory); gap.empty() && !why.empty())
+      gap = fmt::format("boot {}: {}", n, why);
+  }
+  std::string reason =
+      first.empty() ? gap : fmt::format("{} reports of the kernel, first: {}", failures.size(), first);
+  verdict(plan.kernel.name + ".kernel_log", 3,
+          !first.empty() ? Verdict::fail
+          : !gap.empty() ? Verdict::blocked
+                         : Verdict::pass,
+          reason, 0, {{"failures", failures}});
 }
 
 }  // namespace kz::lab
