@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tools/journal/reader.h"
 #include "tools/lab/boot_verdicts.h"
 #include "tools/lab/boot_watch.h"
 
@@ -133,6 +134,19 @@ TEST_F(LabBootTest, OnlyARunThatBeganIsGoneOnWith) {
     EXPECT_FALSE(fs::exists(run_folder())) << "kangzao run wants a new folder";
     EXPECT_TRUE(fs::exists(base_ + "/run-before-boot-2/other")) << "what it left is kept";
   }
+}
+
+TEST_F(LabBootTest, TestOfAnInterruptedBootRunsAgain) {
+  mark_interrupted(run_folder());
+  EXPECT_FALSE(fs::exists(run_folder() + "/journal.jsonl"));
+  EXPECT_EQ(guest_journal("run-start test-start:a.b").test, "a.b");
+  std::ofstream(run_folder() + "/journal.jsonl", std::ios::app) << "{\"type\":\"evid";  // torn
+  mark_interrupted(run_folder());
+  EXPECT_EQ(read_guest_run(run_folder()).test, "");
+  EXPECT_EQ(text_of(read_journal(run_folder()).records.back(), "id"), "a.b");
+  auto size = fs::file_size(run_folder() + "/journal.jsonl");
+  mark_interrupted(run_folder());
+  EXPECT_EQ(fs::file_size(run_folder() + "/journal.jsonl"), size) << "once is enough";
 }
 
 TEST_F(LabBootTest, InterruptedBootIsNotJudged) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tools/journal/reader.h"
+#include "tools/journal/writer.h"
 #include "tools/kangzao/runner/process.h"
 
 namespace kz::lab {
@@ -63,6 +64,12 @@ bool take_up_run(const std::string& folder, const std::string& boot) {
   fs::remove_all(aside);
   fs::rename(run, aside);
   return false;
+}
+
+void mark_interrupted(const std::string& directory) {
+  std::string test = read_guest_run(directory).test;
+  if (test.empty()) return;
+  JournalWriter(directory, JournalWriter::Mode::append).write({{"type", "interrupted"}, {"id", test}}, true);
 }
 
 std::string broken_test(const std::vector<Step>& reached, const BootEnd& end, const GuestRun& run) {

@@ -36,6 +36,9 @@ GuestRun read_guest_run(const std::string& directory);
 // FOLDER/run-before-BOOT, so that the boot starts a new one.
 bool take_up_run(const std::string& folder, const std::string& boot);
 
+// We took the guest away from its run: the test that was running runs again, when the run goes on.
+void mark_interrupted(const std::string& directory);
+
 struct StepVerdict {
   std::string step;
   Verdict verdict;

@@ -79,10 +79,11 @@ Guest::Guest(const GuestSpec& spec, const Qemu& qemu, const std::string& acceler
     monitor_ = std::make_unique<Qmp>(std::move(monitor.ours));
     monitor_->greet(Deadline(30s));
     describe(spec);
-  } catch (const Error& e) {
-    std::string said = last_words(directory_ + "/qemu.log");
-    stop();
-    if (said.empty() || pid_ == 0) throw;
+  } catch (const Error&) {
+    bool started = pid_ > 0;
+    stop();  // and with that its log is whole
+    std::string said = started ? last_words(directory_ + "/qemu.log") : "";
+    if (said.empty()) throw;
     throw Error({Errc::unsupported, "start", "QEMU", said, "see " + directory_ + "/qemu.log", 0});
   }
 }

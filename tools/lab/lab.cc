@@ -200,7 +200,14 @@ void Lab::rest_not_run(const Plan& plan, const std::string& reason) {
 bool Lab::build(Plan& plan, BuiltDriver& driver) {
   std::string id = plan.kernel.name + ".build",
               sources = options_.driver.empty() ? share_folder() + "/shim/kmod" : options_.driver;
-  driver = build_driver(plan.kernel, sources);
+  try {
+    driver = build_driver(plan.kernel, sources);
+  } catch (const Error& e) {
+    if (e.code() == Errc::usage) throw;
+    if (!told_to_stop()) verdict(id, 1, Verdict::blocked, e.what(), 0, {{"ran", false}});
+    return false;
+  }
+  if (driver.module.empty() && told_to_stop()) return false;  // we ended it; the next run builds it
   if (!driver.module.empty()) {
     if (!is_done(id)) verdict(id, 1, Verdict::pass, driver.cached ? "from the cache" : "", driver.seconds);
     return true;
@@ -231,7 +238,8 @@ void Lab::run_kernel(Plan& plan) {
   say(fmt::format("lab: {} {}\n", plan.kernel.name, plan.kernel.release));
   BuiltDriver driver;
   if (!build(plan, driver)) {
-    say(fmt::format("lab: {}: the driver does not build: {}/build.log\n", plan.kernel.name, folder_of(plan)));
+    if (told_to_stop()) return;
+    say(fmt::format("lab: {}: the driver was not built\n", plan.kernel.name));
     rest_not_run(plan, "the driver did not build");
     return;
   }
@@ -241,7 +249,7 @@ void Lab::run_kernel(Plan& plan) {
   for (int n = 0; again && n < most_boots && !told_to_stop(); ++n) again = boot(plan, driver);
   if (told_to_stop()) return;
   take_verdicts(plan);
-  rest_not_run(plan, "the guest did not get that far");
+  rest_not_run(plan, plan.no_guest.empty() ? "the guest did not get that far" : plan.no_guest);
 }
 
 void Lab::go() {

@@ -70,6 +70,7 @@ class Lab {
     Kernel kernel;
     KernelColumn column;
     int boots = 0;
+    std::string no_guest = {};  // why the last boot could not be started
   };
   Lab(LabOptions options, std::string directory, bool resumed);
   void prepare();
@@ -81,6 +82,8 @@ class Lab {
   // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
   // left.
   bool boot(Plan& plan, const BuiltDriver& driver);
+  BootEnd run_guest(Plan& plan, const BuiltDriver& driver, const std::string& boot_directory);
+  void cannot_boot(Plan& plan, const std::string& why);
   static void note_first_test(Plan& plan, const Guest& guest, const std::string& step);
   BootEnd follow(Guest& guest, Plan& plan, const std::string& boot_directory);
   void keep_evidence(Guest& guest, const Plan& plan, const std::string& boot_directory, const BootEnd& end);

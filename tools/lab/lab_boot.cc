@@ -146,21 +146,40 @@ BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
 
 bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
   ++plan.boots;
-  bool again = take_up_run(folder_of(plan), fmt::format("boot-{}", plan.boots));
-  GuestSpec spec = spec_of(plan, driver, again);
-  fs::create_directories(spec.directory);
+  std::string directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots);
   BootEnd end;
-  {
-    Guest guest(spec, qemu_, accelerator_);
-    end = follow(guest, plan, spec.directory);
-    if (end.how == BootEnd::How::interrupted) return false;
-    if (end.broken()) keep_evidence(guest, plan, spec.directory, end);
+  try {
+    end = run_guest(plan, driver, directory);
+  } catch (const Error& e) {
+    if (!told_to_stop()) cannot_boot(plan, e.what());
+    return false;
   }
-  take_boot(plan, spec.directory, end);
+  if (end.how == BootEnd::How::interrupted) {
+    mark_interrupted(folder_of(plan) + "/run");
+    return false;
+  }
+  take_boot(plan, directory, end);
   if (end.how == BootEnd::How::qemu_gone) return true;  // that says nothing of this kernel
-  auto reached = read_steps(spec.directory);
+  auto reached = read_steps(directory);
   bool loaded = std::ranges::any_of(reached, [](auto& s) { return s.name == "load" && s.status == 0; });
   return end.broken() && loaded && reached.back().name != "unload" && reached.back().name != "poweroff";
+}
+
+BootEnd Lab::run_guest(Plan& plan, const BuiltDriver& driver, const std::string& directory) {
+  bool again = take_up_run(folder_of(plan), fs::path(directory).filename());
+  fs::create_directories(directory);
+  Guest guest(spec_of(plan, driver, again), qemu_, accelerator_);
+  BootEnd end = follow(guest, plan, directory);
+  if (end.broken()) keep_evidence(guest, plan, directory, end);
+  return end;
+}
+
+// The host failed, or QEMU refused; the next kernel may fare better.
+void Lab::cannot_boot(Plan& plan, const std::string& why) {
+  plan.no_guest = fmt::format("boot {} could not be started: {}", plan.boots, why);
+  say(fmt::format("lab: {}: {}\n", plan.kernel.name, plan.no_guest));
+  std::string id = plan.kernel.name + ".boot";
+  if (!is_done(id)) verdict(id, level_of_step("boot"), Verdict::blocked, why, 0, {{"ran", false}});
 }
 
 void Lab::keep_evidence(Guest& guest, const Plan& plan, const std::string& directory, const BootEnd& end) {
@@ -247,7 +266,7 @@ void Lab::take_verdicts(const Plan& plan) {
   for (auto& [id, level] : levels)
     if (std::string full = plan.kernel.name + "." + id; !is_done(full) && broken_.contains(id))
       verdict(full, level, Verdict::crash, broken_[id], 0, {{"rerun", rerun_line(plan, id)}});
-    else if (!is_done(full) && journal.records.empty() && !broke(plan))
+    else if (!is_done(full) && journal.records.empty() && !broke(plan) && plan.no_guest.empty())
       verdict(full, level, Verdict::blocked, why, 0, {{"ran", false}});
   judge_kernel_log(plan);
 }
@@ -255,8 +274,10 @@ void Lab::take_verdicts(const Plan& plan) {
 void Lab::judge_kernel_log(const Plan& plan) {
   json failures = json::array();
   std::string first, gap;
+  bool spoke = false;
   for (int n = 1; n <= plan.boots; ++n) {
     std::string directory = fmt::format("{}/boot-{}", folder_of(plan), n);
+    spoke |= !content_of(directory + "/serial.log").empty();
     for (auto& r : kernel_reports(directory)) {
       if (first.empty()) first = r;
       failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
@@ -264,6 +285,7 @@ void Lab::judge_kernel_log(const Plan& plan) {
     if (std::string why = log_gap(directory); gap.empty() && !why.empty())
       gap = fmt::format("boot {}: {}", n, why);
   }
+  if (!spoke) return;
   std::string reason =
       first.empty() ? gap : fmt::format("{} reports of the kernel, first: {}", failures.size(), first);
   verdict(plan.kernel.name + ".kernel_log", 3,
