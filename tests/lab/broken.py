@@ -106,6 +106,21 @@ def kernel_panics_at_boot(kz, tmp):
     lab.kept("serial.log", "registers.txt", "memory.kdump")
 
 
+def qemu_refuses(kz, tmp):
+    """No guest can be started: each kernel says so in QEMU's own words, and the run comes to its end."""
+    qemu = tmp / "refusing-qemu"
+    qemu.write_text("#!/bin/sh\ncase \"$*\" in *--version*) echo 'QEMU emulator version 11.1.3' ;; *-device\\ help*) echo vfio-user-pci ;;"
+                    " *) echo 'qemu: cannot set up guest memory: out of luck' >&2; exit 1 ;; esac\n")
+    qemu.chmod(0o755)
+    lab = Lab(kz, tmp / "refused", "--kernels", f"{ROLE},stable", "--profile", "none", "--qemu", str(qemu))
+    lab.ended(125)
+    for role in (ROLE, "stable"):
+        lab.says(f"{role}.build", "pass")
+        lab.says(f"{role}.boot", "blocked", r"out of luck")
+        for step in ("load", "kernel_log", "poweroff"):
+            lab.says(f"{role}.{step}", "not-run", r"out of luck")
+
+
 def finished_module(role):
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kangzao", "lab", "drivers")
     found = sorted(cache.glob(f"{role}-*/**/kz_accel.ko"), key=lambda p: p.stat().st_mtime)
@@ -145,7 +160,7 @@ def own_device_model(kz, tmp):
         model.wait(20)
 
 
-CHECKS = [driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, own_device_model,
+CHECKS = [qemu_refuses, driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, own_device_model,
           own_kernel_and_module]
 
 
