@@ -121,6 +121,25 @@ def qemu_refuses(kz, tmp):
             lab.says(f"{role}.{step}", "not-run", r"out of luck")
 
 
+def shell_of_a_text(kz, tmp, text, *options):
+    """`lab shell --run`, in a folder where an earlier one went well."""
+    out = tmp / f"shell-{len(list(tmp.iterdir()))}"
+    (out / "boot-1").mkdir(parents=True)
+    (out / "boot-1" / "status").write_text("0\n")
+    done = common.run([kz, "lab", "shell", ROLE, "--no-tpu", "--no-driver", "--output", str(out), "--run", text, *options], timeout=300)
+    return done, out / "boot-1"
+
+
+def shell_has_a_limit(kz, tmp):
+    done, boot = shell_of_a_text(kz, tmp, "sleep 1000", "--limit", "40")
+    assert done.returncode == 1 and "no end within" in done.stderr, f"exit {done.returncode}: {done.stderr[-400:]}"
+    assert (boot / "registers.txt").stat().st_size and (boot / "memory.kdump").stat().st_size
+    done, boot = shell_of_a_text(kz, tmp, "poweroff -f", "--limit", "200")
+    assert done.returncode == 1, f"exit {done.returncode} of a guest that left no status"
+    done, boot = shell_of_a_text(kz, tmp, "exit 7", "--limit", "200")
+    assert done.returncode == 7, f"exit {done.returncode}"
+
+
 def finished_module(role):
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kangzao", "lab", "drivers")
     found = sorted(cache.glob(f"{role}-*/**/kz_accel.ko"), key=lambda p: p.stat().st_mtime)
@@ -160,7 +179,7 @@ def own_device_model(kz, tmp):
         model.wait(20)
 
 
-CHECKS = [qemu_refuses, driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, own_device_model,
+CHECKS = [qemu_refuses, driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, shell_has_a_limit, own_device_model,
           own_kernel_and_module]
 
 

@@ -55,6 +55,9 @@ std::string busybox() { return run_script("roots.sh", {"busybox"}, 120s); }
 Guest::Guest(const GuestSpec& spec, const Qemu& qemu, const std::string& accelerator)
     : directory_(fs::absolute(spec.directory)), share_(fs::absolute(spec.share)), sockets_(directory_) {
   fs::create_directories(directory_);
+  // What another guest left in this folder must not be taken for this one's.
+  for (auto name : {"state", "alive", "status", "kernel.log", "serial.log", "guest.json"})
+    fs::remove(fs::path(directory_) / name);
   if (sockets_.size() > longest_folder) {
     sockets_ = (fs::temp_directory_path() / "kz-lab-XXXXXX").string();
     if (::mkdtemp(sockets_.data()) == nullptr) throw_errno("create folder", sockets_);
