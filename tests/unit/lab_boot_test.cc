@@ -11,6 +11,7 @@
 #include "tools/journal/reader.h"
 #include "tools/lab/boot_verdicts.h"
 #include "tools/lab/boot_watch.h"
+#include "tools/lab/driver_build.h"
 
 namespace kz::lab {
 namespace {
@@ -207,6 +208,36 @@ TEST_F(LabBootTest, TaintOfTroubleIsAReport) {
   EXPECT_THAT(tainted(0, 1 << 7 | 1 << 5), ::testing::ElementsAre(HasSubstr("B (bad page), D (it died)")));
   EXPECT_THAT(tainted(0, 1 << 14), ::testing::ElementsAre(HasSubstr("L (soft lockup)")));
   EXPECT_EQ(read_steps(boot()).size(), 2U);
+}
+
+// A bzImage as far as the lab looks: Linux, Documentation/arch/x86/boot.rst.
+std::string image_of(const std::string& release, const std::string& more) {
+  std::string image(0x400, '\0');
+  image.replace(0x202, 4, "HdrS")
+      .replace(0x20e, 2, std::string("\x80\0", 2))
+      .replace(0x280, release.size(), release);
+  return image + more;
+}
+
+TEST_F(LabBootTest, BuildsAreKeptApartByKernel) {
+  write("driver/Makefile", "obj-m := x.o\n");
+  auto place = [&](const std::string& tree, const std::string& image, const std::string& config,
+                   const std::string& symbols) {
+    write(tree + "/bzImage", image_of("6.1.0-mine ", image));
+    for (auto name : {"/Makefile", "/Module.symvers", "/.config"}) write(tree + name, "");
+    write(tree + "/.config", config);
+    write(tree + "/Module.symvers", symbols);
+    return place_of_build(given_kernel(base_ + "/" + tree + "/bzImage", base_ + "/" + tree),
+                          base_ + "/driver");
+  };
+  auto first = place("tree", "one", "CONFIG_SMP=y", "0x1 printk");
+  EXPECT_THAT(first, HasSubstr("6.1.0-mine-"));
+  EXPECT_EQ(place("tree", "one", "CONFIG_SMP=y", "0x1 printk"), first);
+  EXPECT_NE(place("tree", "two", "CONFIG_SMP=y", "0x1 printk"), first) << "another image";
+  EXPECT_NE(place("tree", "one", "CONFIG_SMP=n", "0x1 printk"), first) << "another configuration";
+  EXPECT_NE(place("tree", "one", "CONFIG_SMP=y", "0x2 printk"), first) << "other symbols";
+  EXPECT_NE(place("other", "one", "CONFIG_SMP=y", "0x1 printk"), first) << "another tree";
+  EXPECT_EQ(place("tree", "one", "CONFIG_SMP=y", "0x1 printk"), first);
 }
 
 class BootWatchTest : public ::testing::Test {

@@ -20,6 +20,9 @@ struct BuiltDriver {
 // holds no Makefile or Kbuild, Error(unsupported) where there is nothing to build with.
 BuiltDriver build_driver(const Kernel& kernel, const std::string& sources);
 
+// The folder of the cache for what build_driver() makes: by the content of the sources and by the kernel.
+std::string place_of_build(const Kernel& kernel, const std::string& sources);
+
 // shim/kmod/selftest as a static program. Throws Error(unsupported) when it does not build.
 std::string build_selftest();
 
