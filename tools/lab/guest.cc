@@ -298,7 +298,10 @@ std::string pick_accelerator(const Qemu& qemu, const Kernel& kernel) {
   std::error_code ec;
   fs::remove_all(folder, ec);
   fs::create_directories(answer.parent_path(), ec);
-  std::ofstream(answer) << (works ? "works" : "hangs") << "\n";
+  // Another lab reads it meanwhile: whole, or not there.
+  std::string fresh = fmt::format("{}.{}", answer.string(), ::getpid());
+  std::ofstream(fresh) << (works ? "works" : "hangs") << "\n";
+  fs::rename(fresh, answer, ec);
   return works ? "kvm" : emulation;
 }
 
