@@ -12,6 +12,7 @@
 #include "tools/lab/boot_verdicts.h"
 #include "tools/lab/boot_watch.h"
 #include "tools/lab/driver_build.h"
+#include "tools/lab/lab.h"
 
 namespace kz::lab {
 namespace {
@@ -238,6 +239,26 @@ TEST_F(LabBootTest, BuildsAreKeptApartByKernel) {
   EXPECT_NE(place("tree", "one", "CONFIG_SMP=y", "0x2 printk"), first) << "other symbols";
   EXPECT_NE(place("other", "one", "CONFIG_SMP=y", "0x1 printk"), first) << "another tree";
   EXPECT_EQ(place("tree", "one", "CONFIG_SMP=y", "0x1 printk"), first);
+}
+
+TEST_F(LabBootTest, RunGoesOnWithTheSamePartsOnly) {
+  using nlohmann::json;
+  json before = {{"driver", "d1"},
+                 {"kernels", {{{"name", "sid"}, {"release", "7.2"}, {"image", "/k"}, {"hash", "h1"}}}}};
+  EXPECT_EQ(other_parts(before, before), "");
+  EXPECT_EQ(other_parts(json::object(), before), "") << "a run that did not say";
+  for (auto [key, value] : {std::pair{"release", "7.3"}, {"image", "/l"}, {"hash", "h2"}}) {
+    json now = before;
+    now["kernels"][0][key] = value;
+    EXPECT_THAT(other_parts(before, now), HasSubstr("kernel sid was 7.2")) << key;
+  }
+  json now = before;
+  now["driver"] = "d2";
+  EXPECT_THAT(other_parts(before, now), HasSubstr("driver"));
+  write("x.ko", "one");
+  auto first = driver_hash(base_ + "/x.ko");
+  write("x.ko", "two");
+  EXPECT_NE(driver_hash(base_ + "/x.ko"), first);
 }
 
 class BootWatchTest : public ::testing::Test {

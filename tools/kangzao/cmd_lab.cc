@@ -47,7 +47,8 @@ int lab_command(LabArgs& a) {
   o.run.seed = a.seed.value_or(std::random_device{}());
   for (auto* path : {&o.kernel, &o.modules, &o.driver, &o.vfio_user, &o.load})
     if (!path->empty()) *path = fs::absolute(*path).lexically_normal();
-  if (!o.driver.empty() && o.run.selection.levels.empty()) o.run.selection.levels = {1};
+  // Through pci: alone nothing of the levels above can be done; --device may name a better way.
+  if (!o.driver.empty() && o.device.empty() && o.run.selection.levels.empty()) o.run.selection.levels = {1};
   become_subreaper();
   catch_signals();
   bool named = !a.output.empty();

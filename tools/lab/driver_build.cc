@@ -75,10 +75,17 @@ uint64_t content_hash(std::initializer_list<std::string> folders) {
   return hash.value();
 }
 
+uint64_t driver_hash(const std::string& given) {
+  fs::path sources = fs::canonical(given);
+  if (fs::is_directory(sources)) return content_hash({sources, sources.parent_path() / "uapi"});
+  Hash hash;
+  hash.add(content_of(sources));
+  return hash.value();
+}
+
 std::string place_of_build(const Kernel& kernel, const std::string& sources) {
   Hash hash;
-  hash.add(fmt::format("{:016x} {:016x}", kernel.hash,
-                       content_hash({sources, fs::path(sources).parent_path() / "uapi"})));
+  hash.add(fmt::format("{:016x} {:016x}", kernel.hash, driver_hash(sources)));
   return fmt::format("{}/lab/drivers/{}-{:016x}", cache_folder(), kernel.release, hash.value());
 }
 

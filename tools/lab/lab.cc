@@ -32,6 +32,19 @@ const json* start_record(const Journal& journal) {
 
 }  // namespace
 
+std::string other_parts(const json& before, const json& now) {
+  auto differs = [](const json& a, const json& b, const char* key) {
+    return a.contains(key) && b.contains(key) && a[key] != b[key];
+  };
+  for (auto& old : before.value("kernels", json::array()))
+    for (auto& k : now.value("kernels", json::array()))
+      if (text_of(old, "name") == text_of(k, "name") &&
+          (differs(old, k, "release") || differs(old, k, "image") || differs(old, k, "hash")))
+        return fmt::format("kernel {} was {}, and is {} of another build", text_of(k, "name"),
+                           text_of(old, "release"), text_of(k, "release"));
+  return differs(before, now, "driver") ? "the driver is another one" : "";
+}
+
 int level_of_step(const std::string& step) {
   if (step == "selftest") return 2;
   return step == "kernel_log" || step == "leaks" || step == "traffic" ? 3 : 1;
@@ -75,7 +88,12 @@ std::unique_ptr<Lab> Lab::resume(const std::string& directory) {
     if (text_of(r, "type") == "verdict")
       if (auto v = parse_verdict(text_of(r, "verdict")); v && r.value("ran", json(true)) != false)
         l.done_[text_of(r, "id")] = *v;
+  check_options(l.options_);
   l.prepare();
+  if (std::string other =
+          other_parts((*start).value("environment", json::object()).value("lab", json::object()), l.parts());
+      !other.empty())
+    throw JournalError(fmt::format("{} cannot go on: {}; run again from the beginning", directory, other));
   l.journal_->write({{"type", "resume"}, {"after", ""}}, true);
   return lab;
 }
@@ -115,11 +133,28 @@ std::vector<std::string> Lab::steps() const {
   return out;
 }
 
+std::string Lab::driver_sources() const {
+  return options_.driver.empty() ? share_folder() + "/shim/kmod" : options_.driver;
+}
+
+// What the run is made of.
+json Lab::parts() const {
+  json kernels = json::array();
+  for (auto& p : plans_)
+    kernels.push_back({{"name", p.kernel.name},
+                       {"release", p.kernel.release},
+                       {"image", p.kernel.image},
+                       {"hash", fmt::format("{:016x}", p.kernel.hash)}});
+  return {{"qemu", qemu_.version},
+          {"accelerator", accelerator_},
+          {"kernels", kernels},
+          {"driver", fmt::format("{:016x}", driver_hash(driver_sources()))}};
+}
+
 void Lab::write_start() {
-  json tests = json::array(), kernels = json::array(), levels = json::array();
+  json tests = json::array();
   std::vector<int> all_levels;
   for (auto& p : plans_) {
-    kernels.push_back({{"name", p.kernel.name}, {"release", p.kernel.release}, {"image", p.kernel.image}});
     for (auto& s : steps())
       if (s != "leaks" || p.kernel.name.ends_with("-debug")) {
         tests.push_back({{"id", p.kernel.name + "." + s}, {"level", level_of_step(s)}});
@@ -136,7 +171,7 @@ void Lab::write_start() {
   if (!tests_.empty() && s.filters.empty() && s.groups.empty() && s.levels.empty() && s.labels.empty())
     all_levels = {1, 2, 3, 4};
   json environment = host_environment();
-  environment["lab"] = {{"qemu", qemu_.version}, {"accelerator", accelerator_}, {"kernels", kernels}};
+  environment["lab"] = parts();
   journal_->write({{"type", "run-start"},
                    {"device", "lab:" + guest_device()},
                    {"profile", s.profile},
@@ -198,10 +233,9 @@ void Lab::rest_not_run(const Plan& plan, const std::string& reason) {
 }
 
 bool Lab::build(Plan& plan, BuiltDriver& driver) {
-  std::string id = plan.kernel.name + ".build",
-              sources = options_.driver.empty() ? share_folder() + "/shim/kmod" : options_.driver;
+  std::string id = plan.kernel.name + ".build";
   try {
-    driver = build_driver(plan.kernel, sources);
+    driver = build_driver(plan.kernel, driver_sources());
   } catch (const Error& e) {
     if (e.code() == Errc::usage) throw;
     if (!told_to_stop()) verdict(id, 1, Verdict::blocked, e.what(), 0, {{"ran", false}});

@@ -47,6 +47,10 @@ void check_board(const std::string& address, bool destructive, bool i_know, cons
 // created.
 void check_options(const LabOptions& options);
 
+// What a run began with and what it would go on with, as run-start has it in environment.lab: the first
+// kernel or driver that is another one; empty: none.
+std::string other_parts(const nlohmann::json& before, const nlohmann::json& now);
+
 // What the lab does itself is a test too: the level that it is about.
 int level_of_step(const std::string& step);
 
@@ -74,6 +78,8 @@ class Lab {
   };
   Lab(LabOptions options, std::string directory, bool resumed);
   void prepare();
+  nlohmann::json parts() const;
+  std::string driver_sources() const;
   void write_start();
   void run_kernel(Plan& plan);
   bool build(Plan& plan, BuiltDriver& driver);
