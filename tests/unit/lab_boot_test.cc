@@ -197,6 +197,19 @@ TEST_F(LabBootTest, ReportsAreFoundInBothLogs) {
                                      HasSubstr("DMAR: [DMA Read")));
 }
 
+TEST_F(LabBootTest, LogSinceAStepLeavesOutWhatWasBefore) {
+  write("boot-1/kernel.log",
+        "6,0,0,-;old: probe failed\n6,1,1,-;lab: begin load\n4,2,9,-;kz: x\n SUBSYSTEM=pci\n6,3,9,-;kz: y\n");
+  EXPECT_EQ(log_since(boot(), "load"), "lab: begin load\nkz: x\nkz: y\n");
+  EXPECT_THAT(log_since(boot(), "unload"), HasSubstr("old: probe failed")) << "without its mark all of it";
+}
+
+TEST_F(LabBootTest, FlagsThatNewerKernelsIgnoreAreFound) {
+  write("driver/Makefile", "obj-m := x.o\nEXTRA_CFLAGS += -I$(src)/inc\nccflags-y := -DX\n");
+  EXPECT_EQ(extra_flags(base_ + "/driver"), "Makefile: EXTRA_CFLAGS += -I$(src)/inc\n");
+  EXPECT_EQ(extra_flags(base_ + "/nowhere"), "");
+}
+
 TEST_F(LabBootTest, TaintOfTroubleIsAReport) {
   auto tainted = [&](unsigned before, unsigned after) {
     write("boot-1/state", "taint before " + std::to_string(before) + "\n" + booted + "taint after " +

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <vector>
 
 #include "shim/base/error.h"
@@ -81,6 +82,17 @@ uint64_t driver_hash(const std::string& given) {
   Hash hash;
   hash.add(content_of(sources));
   return hash.value();
+}
+
+std::string extra_flags(const std::string& sources) {
+  std::string out;
+  for (std::string name : {"Kbuild", "Makefile"}) {
+    std::istringstream in(content_of(sources + "/" + name));
+    for (std::string line; std::getline(in, line);)
+      if (line.find("EXTRA_") != std::string::npos && line.find("FLAGS") != std::string::npos)
+        out += name + ": " + line + "\n";
+  }
+  return out;
 }
 
 std::string place_of_build(const Kernel& kernel, const std::string& sources) {

@@ -26,6 +26,9 @@ uint64_t content_hash(std::initializer_list<std::string> folders);
 // The same for what build_driver() takes: a folder of sources, with uapi beside it, or a .ko file.
 uint64_t driver_hash(const std::string& sources);
 
+// Lines of the Makefile or Kbuild of `sources` with flags that newer kernels ignore (EXTRA_CFLAGS ...).
+std::string extra_flags(const std::string& sources);
+
 // The folder of the cache for what build_driver() makes: by the content of the sources and by the kernel.
 std::string place_of_build(const Kernel& kernel, const std::string& sources);
 

@@ -6,6 +6,7 @@
 step() {
   name=$1
   shift
+  echo "<6>lab: begin $name" >/dev/kmsg
   echo "begin $name $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"
   "$@" >"$boot/$name.log" 2>&1
   code=$?

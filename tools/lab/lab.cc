@@ -241,6 +241,7 @@ bool Lab::build(Plan& plan, BuiltDriver& driver) {
     if (!told_to_stop()) verdict(id, 1, Verdict::blocked, e.what(), 0, {{"ran", false}});
     return false;
   }
+  plan.module = module_name(driver.module);
   if (driver.module.empty() && told_to_stop()) return false;  // we ended it; the next run builds it
   if (!driver.module.empty()) {
     if (!is_done(id)) verdict(id, 1, Verdict::pass, driver.cached ? "from the cache" : "", driver.seconds);
@@ -249,7 +250,8 @@ bool Lab::build(Plan& plan, BuiltDriver& driver) {
   std::string file = folder_of(plan) + "/build.log";
   std::ofstream(file) << driver.log;
   std::string first;
-  for (auto& f : changes::explain_build(driver.log, plan.kernel.release)) {
+  for (auto& f :
+       changes::explain_build(driver.log + "\n" + extra_flags(driver_sources()), plan.kernel.release)) {
     journal_->write(
         {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
     if (first.empty() && !f.harmless) first = fmt::format("{} {} {}", f.what, f.cause, f.cure);

@@ -74,6 +74,7 @@ class Lab {
     Kernel kernel;
     KernelColumn column;
     int boots = 0;
+    std::string module = {};    // name of the driver's
     std::string no_guest = {};  // why the last boot could not be started
   };
   Lab(LabOptions options, std::string directory, bool resumed);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
@@ -15,6 +16,7 @@
 #include "tools/lab/boot_verdicts.h"
 #include "tools/lab/boot_watch.h"
 #include "tools/lab/lab.h"
+#include "tools/report/terminal.h"
 
 namespace kz::lab {
 namespace fs = std::filesystem;
@@ -34,6 +36,17 @@ std::string shell_word(const std::string& word) {
   std::string out = "'";
   for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
+}
+
+constexpr const char* device_bdf = "0000:01:00.0";  // below the root port
+
+// The last line in which the driver speaks for itself, rather than the loader of it.
+std::string last_word_of(const std::string& module, const std::string& log) {
+  std::istringstream in(log);
+  std::string found;
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(module) && line.find("taint") == std::string::npos) found = line;
+  return printable(found);
 }
 
 // Shows the guest's console as it comes.
@@ -192,14 +205,17 @@ void Lab::keep_evidence(Guest& guest, const Plan& plan, const std::string& direc
 
 std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
                                       const std::string& said) {
-  std::string reason;
-  for (auto& f :
-       changes::explain_load(content_of(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
+  std::string reason, log = log_since(directory, "load"), own = last_word_of(plan.module, log);
+  for (auto& f : changes::explain_load(log + said, plan.kernel.release)) {
+    auto holds = [&](const std::string& word) { return f.evidence.find(word) != std::string::npos; };
+    bool others = f.name == "probe_failed" && !holds(plan.module) && !holds(device_bdf);
+    if (others) continue;
     journal_->write(
         {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
     if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
   }
-  return reason.empty() ? last_line(said) : reason;
+  if (reason.empty()) reason = last_line(said);
+  return own.empty() ? reason : fmt::format("{} (the driver: {})", reason, own);
 }
 
 void Lab::take_boot(const Plan& plan, const std::string& directory, const BootEnd& end) {

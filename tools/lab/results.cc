@@ -118,6 +118,17 @@ std::vector<std::string> kernel_reports(const std::string& directory, size_t mos
   return out;
 }
 
+std::string log_since(const std::string& directory, const std::string& step) {
+  std::ifstream in(directory + "/kernel.log");
+  std::string out;
+  for (std::string line; std::getline(in, line);) {
+    std::string text = text_of_record(line);
+    if (text == "lab: begin " + step) out.clear();
+    if (!text.empty()) out += text + "\n";
+  }
+  return out;
+}
+
 std::string log_gap(const std::string& directory) {
   std::ifstream in(directory + "/kernel.log");
   uint64_t lost = 0;
