@@ -89,6 +89,8 @@ def driver_sleeps(kz, tmp):
     lab = Lab(kz, tmp / "sleep", *bad_driver(tmp, "SLEEP"))
     lab.ended(1)
     lab.says(f"{ROLE}.load", "timeout", r"load had no end within")
+    log = (lab.out / ROLE / "boot-1" / "kernel.log").read_text(errors="replace")
+    assert "Show Blocked State" in log and "kz_bad_init" in log, f"where it hangs is not in the log: {log[-800:]}"
 
 
 def driver_refuses(kz, tmp):

@@ -274,6 +274,28 @@ TEST_F(LabBootTest, RunGoesOnWithTheSamePartsOnly) {
   EXPECT_NE(driver_hash(base_ + "/x.ko"), first);
 }
 
+TEST_F(LabBootTest, RerunLineHasAllThatMadeTheRun) {
+  LabOptions o;
+  Kernel sid{.name = "sid"}, given{.name = "given"};
+  o.run.selection.profile = "quick";
+  o.run.seed = 7;
+  EXPECT_EQ(rerun_line(o, sid, "dma.copy"),
+            "kangzao lab --kernels 'sid' --profile 'quick' --filter 'dma.copy' --seed 7");
+  EXPECT_EQ(rerun_line(o, sid, ""), "kangzao lab --kernels 'sid' --profile 'none'");
+  o.kernel = "/it's/bzImage";
+  o.device = "dev:/dev/kz1";
+  o.vfio = "0000:01:00.0";
+  o.load = "/a.load";
+  o.load_s = 5;
+  o.limit_s = 99;
+  o.run.destructive = true;
+  std::string line = rerun_line(o, given, "");
+  for (auto part : {"--kernel '/it'\\''s/bzImage'", "--device 'dev:/dev/kz1'", "--vfio '0000:01:00.0'",
+                    "--load '/a.load'", "--load-time 5", "--limit 99", "--destructive"})
+    EXPECT_THAT(line, HasSubstr(part));
+  EXPECT_EQ(line.find("--i-know"), std::string::npos);
+}
+
 class BootWatchTest : public ::testing::Test {
  protected:
   // Steps "boot", "load", ...: all ended, but for the last one where it has a "*".

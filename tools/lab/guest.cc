@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr size_t longest_folder = 80;  // of sockets: their names and sun_path's 107 bytes
 constexpr auto monitor_limit = 10s, dump_limit = 90s, end_grace = 3s;
+constexpr int answer_limit_ms = 10000;
 constexpr uint64_t mib_kept_free = 1024;
 // Every guest can mount the share; without the first and the last there is no way for results to come out.
 const std::vector<std::string> share_modules{"virtio_pci", "9pnet_virtio", "9p"};
@@ -130,7 +132,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   std::string append =
       "console=ttyS0 panic=-1 no_timer_check loglevel=5 log_buf_len=4M psi=1 "
       "rcupdate.rcu_cpu_stall_timeout=60 "
-      "watchdog_thresh=30 " +
+      "watchdog_thresh=30 sysctl.kernel.hung_task_timeout_secs=30 " +
       spec.append;
   std::vector<std::string> args{"-object",
                                 (spec.shared_memory ? "memory-backend-memfd,id=mem,share=on,size="
@@ -233,9 +235,24 @@ void Guest::tell_pressure() {
   if (::pwrite(pressure_.get(), text.data(), text.size(), 0) < 0) pressure_.reset();
 }
 
+// Its blocked tasks and what its processors do, to its own log; where it still listens.
+void Guest::ask_what_it_does() const noexcept {
+  static constexpr char line[] = "echo w >/proc/sysrq-trigger; echo l >/proc/sysrq-trigger; sleep 1; echo\n";
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::string path = sockets_ + "/agent";
+  if (path.size() >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return;
+  if (::send(fd.get(), line, sizeof line - 1, MSG_NOSIGNAL) < 0) return;
+  pollfd answer{fd.get(), POLLIN, 0};
+  ::poll(&answer, 1, answer_limit_ms);
+}
+
 std::vector<std::string> Guest::take_evidence() {
   std::vector<std::string> made;
   if (pid_ <= 0) return made;
+  if (state_ == State::running) ask_what_it_does();
   try {
     monitor_->execute("stop", json::object(), Deadline(monitor_limit));
     std::ofstream(directory_ + "/registers.txt")

@@ -194,17 +194,7 @@ std::string Lab::folder_of(const Plan& plan) const { return directory_ + "/" + p
 bool Lab::is_done(const std::string& id) const { return done_.contains(id); }
 
 std::string Lab::rerun_line(const Plan& plan, const std::string& test) const {
-  std::string out = plan.kernel.from_root() ? "kangzao lab --kernels " + plan.kernel.name
-                                            : "kangzao lab --kernel '" + options_.kernel + "'";
-  if (!plan.kernel.from_root() && !options_.modules.empty()) out += " --modules '" + options_.modules + "'";
-  out += test.empty() ? " --profile none"
-                      : fmt::format(" --profile {} --filter {} --seed {}", options_.run.selection.profile,
-                                    test, options_.run.seed);
-  if (!options_.driver.empty()) out += " --driver '" + options_.driver + "'";
-  if (!options_.tpu.empty()) out += " --tpu '" + options_.tpu + "'";
-  if (!options_.append.empty()) out += " --append '" + options_.append + "'";
-  if (options_.iommu) out += " --iommu";
-  return out;
+  return lab::rerun_line(options_, plan.kernel, test);
 }
 
 void Lab::verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds,

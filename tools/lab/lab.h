@@ -39,6 +39,11 @@ struct LabOptions {
   static LabOptions from_json(const nlohmann::json& j);
 };
 
+// As one word of a shell, whatever is in it.
+std::string shell_word(const std::string& word);
+// The command that runs one test of one kernel again; without a test: what the lab does itself.
+std::string rerun_line(const LabOptions& options, const Kernel& kernel, const std::string& test);
+
 // May this real board be given to guests? Its address and driver, who lives on it, its IOMMU group. Throws
 // Error.
 void check_board(const std::string& address, bool destructive, bool i_know, const SystemRoots& roots);

@@ -32,12 +32,6 @@ double limit_of(const std::string& step, const LabOptions& o) {
   return o.limit_s;
 }
 
-std::string shell_word(const std::string& word) {
-  std::string out = "'";
-  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 constexpr const char* device_bdf = "0000:01:00.0";  // below the root port
 
 // The last line in which the driver speaks for itself, rather than the loader of it.
@@ -264,7 +258,7 @@ void Lab::take_verdicts(const Plan& plan) {
   for (json r : journal.records) {
     std::string type = text_of(r, "type"), id = text_of(r, "id");
     if (type == "device-lost")
-      journal_->write({{"type", "device-lost"}, {"reason", plan.kernel.name + ": " + text_of(r, "reason")}},
+      journal_->write({{"type", "device-lost"}, {"text", plan.kernel.name + ": " + text_of(r, "text")}},
                       true);
     if (!levels.contains(id) ||
         (type != "verdict" && type != "evidence" && type != "metric" && type != "retries"))
