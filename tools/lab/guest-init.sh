@@ -22,9 +22,10 @@ if ! mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=131072 host /
   echo "lab: no share: this kernel has no 9p over virtio (CONFIG_NET_9P_VIRTIO, CONFIG_9P_FS, CONFIG_VIRTIO_PCI)" >/dev/console
   poweroff -f
 fi
-# A reader that fell behind ends with an error and is started anew. It gets all that is left then; awk passes on what is
-# new, and says how much was overwritten unread: the second number of "6,339,5140900,-;text" counts up.
-(while [ -e /dev/kmsg ]; do dd if=/dev/kmsg bs=8192 2>/dev/null; sleep 0.1; done) | awk -F'[,;]' -v last=-1 '
+# A reader that fell behind ends with an error and is started anew, as long as somebody listens. It gets all that is left
+# then; awk passes on what is new, and says how much was overwritten unread: the second number of "6,339,5140900,-;text"
+# counts up.
+(until [ ! -e /dev/kmsg ] || { dd if=/dev/kmsg bs=8192 2>/dev/null; [ $? -gt 128 ]; }; do sleep 0.1; done) | awk -F'[,;]' -v last=-1 '
   /^[0-9]/ {
     known = $2 <= last
     if ($2 > last + 1) print "lost " $2 - last - 1
