@@ -89,6 +89,8 @@ def driver_sleeps(kz, tmp):
     lab = Lab(kz, tmp / "sleep", *bad_driver(tmp, "SLEEP"))
     lab.ended(1)
     lab.says(f"{ROLE}.load", "timeout", r"load had no end within")
+    log = (lab.out / ROLE / "boot-1" / "kernel.log").read_text(errors="replace")
+    assert "Show Blocked State" in log and "kz_bad_init" in log, f"where it hangs is not in the log: {log[-800:]}"
 
 
 def driver_refuses(kz, tmp):
@@ -104,6 +106,40 @@ def kernel_panics_at_boot(kz, tmp):
     lab.ended(1)
     lab.says(f"{ROLE}.boot", "crash", r"VFS|Unable to mount root|No working init|not syncing")
     lab.kept("serial.log", "registers.txt", "memory.kdump")
+
+
+def qemu_refuses(kz, tmp):
+    """No guest can be started: each kernel says so in QEMU's own words, and the run comes to its end."""
+    qemu = tmp / "refusing-qemu"
+    qemu.write_text("#!/bin/sh\ncase \"$*\" in *--version*) echo 'QEMU emulator version 11.1.3' ;; *-device\\ help*) echo vfio-user-pci ;;"
+                    " *) echo 'qemu: cannot set up guest memory: out of luck' >&2; exit 1 ;; esac\n")
+    qemu.chmod(0o755)
+    lab = Lab(kz, tmp / "refused", "--kernels", f"{ROLE},stable", "--profile", "none", "--qemu", str(qemu))
+    lab.ended(125)
+    for role in (ROLE, "stable"):
+        lab.says(f"{role}.build", "pass")
+        lab.says(f"{role}.boot", "blocked", r"out of luck")
+        for step in ("load", "kernel_log", "poweroff"):
+            lab.says(f"{role}.{step}", "not-run", r"out of luck")
+
+
+def shell_of_a_text(kz, tmp, text, *options):
+    """`lab shell --run`, in a folder where an earlier one went well."""
+    out = tmp / f"shell-{len(list(tmp.iterdir()))}"
+    (out / "boot-1").mkdir(parents=True)
+    (out / "boot-1" / "status").write_text("0\n")
+    done = common.run([kz, "lab", "shell", ROLE, "--no-tpu", "--no-driver", "--output", str(out), "--run", text, *options], timeout=300)
+    return done, out / "boot-1"
+
+
+def shell_has_a_limit(kz, tmp):
+    done, boot = shell_of_a_text(kz, tmp, "sleep 1000", "--limit", "40")
+    assert done.returncode == 1 and "no end within" in done.stderr, f"exit {done.returncode}: {done.stderr[-400:]}"
+    assert (boot / "registers.txt").stat().st_size and (boot / "memory.kdump").stat().st_size
+    done, boot = shell_of_a_text(kz, tmp, "poweroff -f", "--limit", "200")
+    assert done.returncode == 1, f"exit {done.returncode} of a guest that left no status"
+    done, boot = shell_of_a_text(kz, tmp, "exit 7", "--limit", "200")
+    assert done.returncode == 7, f"exit {done.returncode}"
 
 
 def finished_module(role):
@@ -145,7 +181,7 @@ def own_device_model(kz, tmp):
         model.wait(20)
 
 
-CHECKS = [driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, own_device_model,
+CHECKS = [qemu_refuses, driver_oopses, driver_panics, driver_hangs, driver_sleeps, driver_refuses, kernel_panics_at_boot, shell_has_a_limit, own_device_model,
           own_kernel_and_module]
 
 

@@ -29,6 +29,23 @@ def tool(name):
     return ["--add", f"{path}:usr/bin/{name}"]
 
 
+def reports_in(text):
+    """What the kernel says of itself."""
+    return re.findall(r"^.*(?:BUG[ :]|Oops|WARNING: |kernel BUG|refcount_t|Kernel panic|soft lockup|detected stalls|self-detected stall"
+                      r"|: nobody cared| \[#\d).*$", text, re.M)
+
+
+def last_look(g, checks):
+    """After its checks: both logs, and a guest that still answers, where none of them ended it."""
+    problems = reports_in(g.log()) + reports_in((g.boot / "serial.log").read_text(errors="replace"))
+    if power_cut not in checks:
+        try:
+            g.sh("true", 30)
+        except (GuestError, OSError) as e:
+            problems.append(f"the guest is dead: {e}")
+    return problems
+
+
 def works(g):
     g.sh(f"kz-selftest {SMALL}", 60)
 
@@ -250,6 +267,7 @@ def suspend_to_ram(g):
     # virtio-9p does not come back after a sleep: from here on nothing of /host, and the log over the serial line.
     g.wait("dmesg | tail -n 60", r"PM: suspend exit", 60)
     is_live(g)
+    same(reports_in(g.sh("dmesg")), [], "the kernel's reports after a sleep")
 
 
 MAIN = [driver_loads, lspci_shows_the_device, interrupts_come_with_dma, correctable_error_is_counted, nonfatal_error_costs_nothing,
@@ -416,10 +434,9 @@ def main():
                         if g.process.poll() is not None:
                             print(f"  the guest is gone; {kind}: the rest is not run")
                             break
-                reports = re.findall(r"^.*(?:BUG: |Oops|WARNING: |kernel BUG|refcount_t).*$", g.log(), re.M)
-                if reports:
+                if problems := last_look(g, wanted):
                     failed += 1
-                    print(f"  FAIL kernel log of {kind}: {reports[:5]}")
+                    print(f"  FAIL at the end of {kind}: {problems[:5]}")
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 

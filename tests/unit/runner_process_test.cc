@@ -237,6 +237,24 @@ TEST(KernelLogTest, OnlyLinesAboutTheDeviceOrTheKernelItselfCount) {
     EXPECT_FALSE(counts_against(line, 4, device)) << line;
 }
 
+TEST(KernelLogTest, ReportsOfEveryCheckerCount) {
+  for (const char* line :
+       {"WARNING: HARDIRQ-safe -> HARDIRQ-unsafe lock order detected", "WARNING: held lock freed!",
+        "WARNING: kz/71 still has locks held!", "WARNING: lock held when returning to user space!",
+        "WARNING: Nested lock was not taken", "WARNING: bad contention detected!",
+        "divide error: 0000 [#1] PREEMPT SMP NOPTI", "invalid opcode: 0000 [#2] SMP", "stack segment: 0000 [#1] SMP",
+        "irq 16: nobody cared (try booting with the \"irqpoll\" option)",
+        "BUG kz_req (Tainted: G           OE     ): Poison overwritten",
+        "BUG kz_req (Tainted: G    B      OE     ): Objects remaining in kz_req on __kmem_cache_shutdown()",
+        "kmem_cache_destroy kz_req: Slab cache still has objects", "sysfs: cannot create duplicate filename '/class/kz/kz0'",
+        "kobject_add_internal failed for kz0 with -EEXIST"})
+    EXPECT_TRUE(counts_against(line, 6, {})) << line;
+  for (const char* line : {"WARNING: polling idle and HT enabled, performance may degrade",
+                           "WARNING: workqueue cpumask: online intersect > possible intersect", "fb0: mode [#x]",
+                           "traps: app[7] trap invalid opcode ip:1 sp:2 error:0", "debugging BUG reports is on"})
+    EXPECT_FALSE(counts_against(line, 4, {})) << line;
+}
+
 TEST(KernelLogTest, WhatADriverSaysInPassingIsNoTrouble) {
   const std::vector<std::string> device = {"0000:01:00.0", "0000:00:1c.0"};
   // include/linux/kern_levels.h: 3 error, 4 warning, 5 notice, 6 info

@@ -60,7 +60,8 @@ struct Finding {
 };
 
 // Findings in the order of the log, those not known last. `kernel_release` is uname -r of the target; where
-// it is empty the log is asked. Empty only where no line of the log is one of a failure.
+// it is empty the log is asked. Lines of the module's Kbuild that hold EXTRA_*FLAGS may stand below the log.
+// Empty only where no line of the log is one of a failure.
 std::vector<Finding> explain_build(std::string_view log, std::string_view kernel_release = {});
 
 // The same for the kernel's log and what insmod or modprobe printed. `vermagic` is what modinfo says of the

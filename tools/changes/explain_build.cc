@@ -126,6 +126,13 @@ struct Collected {
 
 std::string place(const Diagnostic& d) { return d.line ? fmt::format("{}:{}", d.file, d.line) : d.file; }
 
+// EXTRA_CFLAGS, EXTRA_AFLAGS, EXTRA_LDFLAGS in the log, or in the lines of a Kbuild beside it.
+bool names_extra_flags(std::string_view log) {
+  for (auto name : {"EXTRA_CFLAGS", "EXTRA_AFLAGS", "EXTRA_LDFLAGS"})
+    if (log.find(name) != std::string_view::npos) return true;
+  return false;
+}
+
 // Options that 6.15 and later ignore: what they should have brought is missing.
 bool lost_cflags(const Diagnostic& d, unsigned release) {
   if (release != 0 && release < series_of("6.15")) return false;
@@ -145,10 +152,11 @@ const Change* row_named(std::string_view symbol) {
   return nullptr;
 }
 
-Match match_of(const Diagnostic& d, unsigned release) {
+Match match_of(const Diagnostic& d, unsigned release, bool extra_flags) {
   auto subjects = d.subjects();
   Match m = find_change(subjects, d.message, d.context, release);
-  if (m.change == nullptr && lost_cflags(d, release)) m = {row_named("EXTRA_CFLAGS"), false, 1};
+  if (m.change == nullptr && extra_flags && lost_cflags(d, release))
+    m = {row_named("EXTRA_CFLAGS"), false, 1};
   if (m.change == nullptr || !subjects.empty()) return m;
   // A message that names types only: the words in the code below it count where types are what it is about.
   constexpr std::string_view about_types[] = {"incompatible",
@@ -218,10 +226,11 @@ void explain_diagnostics(std::string_view log, unsigned release, Collected& out)
   std::set<std::pair<std::string, unsigned>> explained;  // places
   std::set<std::string> explained_files;
   std::vector<const Diagnostic*> rest;
+  bool extra_flags = names_extra_flags(log);
   bool errors = std::ranges::any_of(all, [](const Diagnostic& d) { return d.error; });
   for (const Diagnostic& d : all) {
     if (d.consequence()) continue;
-    Match m = match_of(d, release);
+    Match m = match_of(d, release, extra_flags);
     if (m.change == nullptr) {
       if (d.error) rest.push_back(&d);
       continue;

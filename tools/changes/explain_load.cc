@@ -137,7 +137,8 @@ constexpr Errno errnos[] = {
      "the module was built for another kernel or machine; the kernel's log has the reason",
      "look into dmesg; compare modinfo -F vermagic with uname -r"},
     {"unknown symbol in module", "module_symbols",
-     "a symbol is missing or has another version; the kernel's log names it",
+     "a symbol is missing or has another version, and the kernel's log names it; where it names none, the "
+     "module's init returned -ENOENT (a firmware that is not there, say)",
      "look into dmesg; load what the module depends on first (modprobe does)"},
     {"File exists", "already_loaded", "a module of that name is loaded", "rmmod it first"},
     {"Operation not permitted", "not_permitted", "no CAP_SYS_MODULE, kernel.modules_disabled=1, or lockdown",

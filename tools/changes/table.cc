@@ -193,6 +193,21 @@ Match find_change(const std::vector<std::string_view>& subjects, std::string_vie
   return best;
 }
 
+namespace {
+
+// What was compiled here says where a change lies only where it was on both sides: not in 6.1, and
+// before 6.12.
+std::string why_older(const Change& row, unsigned release) {
+  constexpr std::string_view distributor = "its distributor took the change over";
+  bool compiled = row.verified == "both";
+  if (!row.backport.empty() || (compiled && release <= series_of("6.1"))) return std::string(distributor);
+  if (compiled && series_of(row.since) <= series_of("6.12"))
+    return fmt::format("{}, or it came between 6.2 and {}", distributor, row.since);
+  return fmt::format("{}, or it came before {}", distributor, row.since);
+}
+
+}  // namespace
+
 Finding finding_of(const Match& match, std::string_view symbol, unsigned release) {
   const Change& row = *match.change;
   Finding f;
@@ -210,7 +225,7 @@ Finding finding_of(const Match& match, std::string_view symbol, unsigned release
   bool fits = match.newer_form ? release < series_of(row.new_since) : release >= since;
   f.confidence = release == 0 || fits ? Confidence::high : Confidence::medium;
   if (release != 0 && !fits && !match.newer_form)
-    f.cause += fmt::format("; this kernel calls itself older, so its distributor took the change over");
+    f.cause += "; this kernel calls itself older: " + why_older(row, release);
   return f;
 }
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <random>
 
 #include "shim/base/console.h"
@@ -46,7 +47,8 @@ int lab_command(LabArgs& a) {
   o.run.seed = a.seed.value_or(std::random_device{}());
   for (auto* path : {&o.kernel, &o.modules, &o.driver, &o.vfio_user, &o.load})
     if (!path->empty()) *path = fs::absolute(*path).lexically_normal();
-  if (!o.driver.empty() && o.run.selection.levels.empty()) o.run.selection.levels = {1};
+  // Through pci: alone nothing of the levels above can be done; --device may name a better way.
+  if (!o.driver.empty() && o.device.empty() && o.run.selection.levels.empty()) o.run.selection.levels = {1};
   become_subreaper();
   catch_signals();
   bool named = !a.output.empty();
@@ -73,11 +75,14 @@ int list_kernels() {
   return 0;
 }
 
+constexpr unsigned shell_limit_s = 600;
+
 struct ShellArgs {
   std::string kernel, image, modules, output, tpu, append, run, qemu;
   std::vector<std::string> add, with;
   bool no_tpu = false, no_driver = false, iommu = false, gdb = false, private_memory = false;
   unsigned message_timeout_ms = 10000, memory_mib = 1024;
+  std::optional<unsigned> limit_s;
 };
 
 lab::GuestSpec shell_guest(const ShellArgs& a, const std::string& directory) {
@@ -121,6 +126,25 @@ lab::GuestSpec shell_guest(const ShellArgs& a, const std::string& directory) {
   return spec;
 }
 
+int shell_status(const ShellArgs& a, lab::Guest& guest, lab::Guest::State state, bool late,
+                 const std::string& directory) {
+  using State = lab::Guest::State;
+  if (state == State::ended) {
+    say("lab: QEMU ended: " + guest.how_ended() + "\n");
+    return 1;
+  }
+  late &= state == State::running;
+  if (state == State::reset || late) {
+    guest.take_evidence();
+    std::string why = late ? "it had no end within its limit" : "it died: " + lab::panic_line(directory);
+    say(fmt::format("lab: the guest: {}; kept in {}\n", why, directory));
+    return 1;
+  }
+  std::ifstream status(directory + "/status");
+  int code = 0;
+  return a.run.empty() ? 0 : status >> code ? code : 1;
+}
+
 int shell_command(const ShellArgs& a) {
   if (a.kernel.empty() == a.image.empty())
     throw Error({Errc::usage, "start", "a guest", "one kernel is wanted: a role, or --kernel FILE", "", 0});
@@ -147,21 +171,13 @@ int shell_command(const ShellArgs& a) {
                     "vmlinux of the "
                     "debug package or of your own build)\n",
                     spec.kernel.image));
-  auto state = lab::talk(guest);
+  // A person may take as long as it takes; a text that runs by itself may not.
+  Deadline deadline(std::chrono::nanoseconds::max());
+  if (a.limit_s || !a.run.empty())
+    deadline = Deadline(std::chrono::seconds(a.limit_s.value_or(shell_limit_s)));
+  auto state = lab::talk(guest, deadline);
   if (told_to_stop()) return 130;
-  if (state == lab::Guest::State::reset) {
-    guest.take_evidence();
-    say(fmt::format("lab: the guest died: {}; kept in {}\n", lab::panic_line(spec.directory),
-                    spec.directory));
-    return 1;
-  }
-  if (state == lab::Guest::State::ended) {
-    say("lab: QEMU ended: " + guest.how_ended() + "\n");
-    return 1;
-  }
-  std::ifstream status(spec.directory + "/status");
-  int code = 0;
-  return a.run.empty() ? 0 : status >> code ? code : 1;
+  return shell_status(a, guest, state, deadline.passed(), spec.directory);
 }
 
 struct DeviceArgs {
@@ -256,6 +272,8 @@ void add_shell(CLI::App& parent, int& exit_status) {
   sub->add_option("--modules", a->modules, "its modules");
   sub->add_option("--run", a->run,
                   "run this text in the guest's shell, then power off; its exit status is ours");
+  sub->add_option("--limit", a->limit_s, "seconds until the guest is ended (default: 600 with --run)")
+      ->check(CLI::Range(1, 1000000));
   sub->add_option("--add", a->add, "FILE:PLACE, a file for the guest")->allow_extra_args(false);
   sub->add_option("--with", a->with, "a kernel module that modprobe shall find")->allow_extra_args(false);
   sub->add_option("--append", a->append, "more kernel parameters");

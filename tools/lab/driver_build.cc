@@ -6,32 +6,22 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <sstream>
 #include <vector>
 
 #include "shim/base/error.h"
 #include "shim/base/units.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
+#include "tools/lab/hash.h"
 #include "tools/lab/host.h"
+#include "tools/lab/results.h"
 
 namespace kz::lab {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr auto build_limit = 600s;
-
-// FNV-1a; not against anybody who wants collisions.
-void mix(uint64_t& hash, const std::string& data) {
-  for (unsigned char c : data) hash = (hash ^ c) * 0x100000001b3ull;
-  hash = (hash ^ 0xff) * 0x100000001b3ull;
-}
-
-std::string content_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // What builds leave behind is no source.
 bool is_source(const fs::path& file) {
@@ -71,7 +61,7 @@ std::vector<std::string> build_command(const Kernel& kernel, const std::string& 
 }  // namespace
 
 uint64_t content_hash(std::initializer_list<std::string> folders) {
-  uint64_t hash = 0xcbf29ce484222325ull;
+  Hash hash;
   for (auto& folder : folders) {
     std::vector<fs::path> files;
     std::error_code ec;
@@ -79,11 +69,36 @@ uint64_t content_hash(std::initializer_list<std::string> folders) {
       if (f.is_regular_file(ec) && is_source(f.path())) files.push_back(f.path());
     std::ranges::sort(files);
     for (auto& f : files) {
-      mix(hash, f.lexically_relative(folder));
-      mix(hash, content_of(f));
+      hash.add(f.lexically_relative(folder).string());
+      hash.add(content_of(f));
     }
   }
-  return hash;
+  return hash.value();
+}
+
+uint64_t driver_hash(const std::string& given) {
+  fs::path sources = fs::canonical(given);
+  if (fs::is_directory(sources)) return content_hash({sources, sources.parent_path() / "uapi"});
+  Hash hash;
+  hash.add(content_of(sources));
+  return hash.value();
+}
+
+std::string extra_flags(const std::string& sources) {
+  std::string out;
+  for (std::string name : {"Kbuild", "Makefile"}) {
+    std::istringstream in(content_of(sources + "/" + name));
+    for (std::string line; std::getline(in, line);)
+      if (line.find("EXTRA_") != std::string::npos && line.find("FLAGS") != std::string::npos)
+        out += name + ": " + line + "\n";
+  }
+  return out;
+}
+
+std::string place_of_build(const Kernel& kernel, const std::string& sources) {
+  Hash hash;
+  hash.add(fmt::format("{:016x} {:016x}", kernel.hash, driver_hash(sources)));
+  return fmt::format("{}/lab/drivers/{}-{:016x}", cache_folder(), kernel.release, hash.value());
 }
 
 BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
@@ -98,10 +113,8 @@ BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
   if (!fs::exists(sources / "Makefile") && !fs::exists(sources / "Kbuild"))
     throw Error({Errc::usage, "read --driver", given, "no Makefile or Kbuild in it",
                  "give the folder of the module's sources", 0});
-  auto hash = content_hash({sources, sources.parent_path() / "uapi"});
-  fs::path place = fs::path(cache_folder()) / "lab/drivers" / fmt::format("{}-{:016x}", kernel.release, hash),
-           fresh = place.string() + fmt::format(".{}", ::getpid());
-  if (kernel.from_root() || fs::exists(place)) built.module = module_in(place);
+  fs::path place = place_of_build(kernel, sources), fresh = place.string() + fmt::format(".{}", ::getpid());
+  built.module = module_in(place);
   built.cached = !built.module.empty();
   if (built.cached) return built;
   fs::remove_all(fresh);

@@ -20,10 +20,19 @@ struct BuiltDriver {
 // holds no Makefile or Kbuild, Error(unsupported) where there is nothing to build with.
 BuiltDriver build_driver(const Kernel& kernel, const std::string& sources);
 
-// shim/kmod/selftest as a static program. Throws Error(unsupported) when it does not build.
-std::string build_selftest();
-
 // A number for the names and contents of all files below the folders that are given.
 uint64_t content_hash(std::initializer_list<std::string> folders);
+
+// The same for what build_driver() takes: a folder of sources, with uapi beside it, or a .ko file.
+uint64_t driver_hash(const std::string& sources);
+
+// Lines of the Makefile or Kbuild of `sources` with flags that newer kernels ignore (EXTRA_CFLAGS ...).
+std::string extra_flags(const std::string& sources);
+
+// The folder of the cache for what build_driver() makes: by the content of the sources and by the kernel.
+std::string place_of_build(const Kernel& kernel, const std::string& sources);
+
+// shim/kmod/selftest as a static program. Throws Error(unsupported) when it does not build.
+std::string build_selftest();
 
 }  // namespace kz::lab

@@ -6,6 +6,7 @@
 step() {
   name=$1
   shift
+  echo "<6>lab: begin $name" >/dev/kmsg
   echo "begin $name $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"
   "$@" >"$boot/$name.log" 2>&1
   code=$?
@@ -40,15 +41,34 @@ unload_driver() {
   ! grep -q "^$driver " /proc/modules
 }
 
+all_steps() {
+  [ -z "$driver" ] || step load load_driver || return
+  # Of the ways in which a user can end; a hundred of each are for a run of their own (docs/kmod.md).
+  export KZ_ROUNDS=5
+  [ -z "$selftest" ] || step selftest kz-selftest
+  [ -z "$run" ] || step run sh -c "$run"
+  [ -z "$load" ] || step traffic sh -c "$load"
+  [ ! -e /sys/kernel/debug/kmemleak ] || step leaks leaks
+  [ -z "$driver" ] || step unload unload_driver
+}
+
+# The last word of the kernel log: once it is on the host, all of the log is.
+end_log() {
+  last="lab: end of ${boot#/host/}"
+  echo "<6>$last" >/dev/kmsg
+  n=0
+  until grep -q "$last" "$boot/kernel.log" || [ "$n" -ge 100 ]; do
+    n=$((n + 1))
+    sleep 0.1
+  done
+}
+
+tell_taint() { echo "taint $1 $(cat /proc/sys/kernel/tainted)" >>"$boot/state"; }
+
+tell_taint before
 echo "begin boot 0" >>"$boot/state"
 echo "end boot 0 $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"
-if [ -n "$driver" ]; then
-  step load load_driver || exit
-fi
-# Of the ways in which a user can end; a hundred of each are for a run of their own (docs/kmod.md).
-export KZ_ROUNDS=5
-[ -z "$selftest" ] || step selftest kz-selftest
-[ -z "$run" ] || step run sh -c "$run"
-[ -z "$load" ] || step traffic sh -c "$load"
-[ ! -e /sys/kernel/debug/kmemleak ] || step leaks leaks
-[ -z "$driver" ] || step unload unload_driver
+all_steps
+tell_taint after
+end_log
+echo "begin poweroff $(cut -d' ' -f1 /proc/uptime)" >>"$boot/state"

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr size_t longest_folder = 80;  // of sockets: their names and sun_path's 107 bytes
 constexpr auto monitor_limit = 10s, dump_limit = 90s, end_grace = 3s;
+constexpr int answer_limit_ms = 10000;
 constexpr uint64_t mib_kept_free = 1024;
 // Every guest can mount the share; without the first and the last there is no way for results to come out.
 const std::vector<std::string> share_modules{"virtio_pci", "9pnet_virtio", "9p"};
@@ -55,6 +57,9 @@ std::string busybox() { return run_script("roots.sh", {"busybox"}, 120s); }
 Guest::Guest(const GuestSpec& spec, const Qemu& qemu, const std::string& accelerator)
     : directory_(fs::absolute(spec.directory)), share_(fs::absolute(spec.share)), sockets_(directory_) {
   fs::create_directories(directory_);
+  // What another guest left in this folder must not be taken for this one's.
+  for (auto name : {"state", "alive", "status", "kernel.log", "serial.log", "guest.json"})
+    fs::remove(fs::path(directory_) / name);
   if (sockets_.size() > longest_folder) {
     sockets_ = (fs::temp_directory_path() / "kz-lab-XXXXXX").string();
     if (::mkdtemp(sockets_.data()) == nullptr) throw_errno("create folder", sockets_);
@@ -79,10 +84,11 @@ Guest::Guest(const GuestSpec& spec, const Qemu& qemu, const std::string& acceler
     monitor_ = std::make_unique<Qmp>(std::move(monitor.ours));
     monitor_->greet(Deadline(30s));
     describe(spec);
-  } catch (const Error& e) {
-    std::string said = last_words(directory_ + "/qemu.log");
-    stop();
-    if (said.empty() || pid_ == 0) throw;
+  } catch (const Error&) {
+    bool started = pid_ > 0;
+    stop();  // and with that its log is whole
+    std::string said = started ? last_words(directory_ + "/qemu.log") : "";
+    if (said.empty()) throw;
     throw Error({Errc::unsupported, "start", "QEMU", said, "see " + directory_ + "/qemu.log", 0});
   }
 }
@@ -126,7 +132,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   std::string append =
       "console=ttyS0 panic=-1 no_timer_check loglevel=5 log_buf_len=4M psi=1 "
       "rcupdate.rcu_cpu_stall_timeout=60 "
-      "watchdog_thresh=30 " +
+      "watchdog_thresh=30 sysctl.kernel.hung_task_timeout_secs=30 " +
       spec.append;
   std::vector<std::string> args{"-object",
                                 (spec.shared_memory ? "memory-backend-memfd,id=mem,share=on,size="
@@ -229,9 +235,24 @@ void Guest::tell_pressure() {
   if (::pwrite(pressure_.get(), text.data(), text.size(), 0) < 0) pressure_.reset();
 }
 
+// Its blocked tasks and what its processors do, to its own log; where it still listens.
+void Guest::ask_what_it_does() const noexcept {
+  static constexpr char line[] = "echo w >/proc/sysrq-trigger; echo l >/proc/sysrq-trigger; sleep 1; echo\n";
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::string path = sockets_ + "/agent";
+  if (path.size() >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return;
+  if (::send(fd.get(), line, sizeof line - 1, MSG_NOSIGNAL) < 0) return;
+  pollfd answer{fd.get(), POLLIN, 0};
+  ::poll(&answer, 1, answer_limit_ms);
+}
+
 std::vector<std::string> Guest::take_evidence() {
   std::vector<std::string> made;
   if (pid_ <= 0) return made;
+  if (state_ == State::running) ask_what_it_does();
   try {
     monitor_->execute("stop", json::object(), Deadline(monitor_limit));
     std::ofstream(directory_ + "/registers.txt")
@@ -294,7 +315,10 @@ std::string pick_accelerator(const Qemu& qemu, const Kernel& kernel) {
   std::error_code ec;
   fs::remove_all(folder, ec);
   fs::create_directories(answer.parent_path(), ec);
-  std::ofstream(answer) << (works ? "works" : "hangs") << "\n";
+  // Another lab reads it meanwhile: whole, or not there.
+  std::string fresh = fmt::format("{}.{}", answer.string(), ::getpid());
+  std::ofstream(fresh) << (works ? "works" : "hangs") << "\n";
+  fs::rename(fresh, answer, ec);
   return works ? "kvm" : emulation;
 }
 

@@ -86,6 +86,7 @@ class Guest {
                                      int console);
   void start(const std::vector<std::string>& argv, const std::vector<int>& keep);
   void describe(const GuestSpec& spec) const;
+  void ask_what_it_does() const noexcept;
   void stop() noexcept;
 
   std::string directory_, share_, sockets_;

@@ -15,7 +15,9 @@
 #include "shim/base/error.h"
 #include "shim/base/text.h"
 #include "tools/kangzao/runner/process.h"
+#include "tools/lab/hash.h"
 #include "tools/lab/host.h"
+#include "tools/lab/results.h"
 
 namespace kz::lab {
 namespace fs = std::filesystem;
@@ -37,6 +39,15 @@ std::string modules_folder(const std::string& given, const std::string& release)
     throw Error({Errc::usage, "read --modules", given, "no modules.dep in it, nor in lib/modules/" + release,
                  "give what 'make modules_install INSTALL_MOD_PATH=DIR' made", 0});
   return fs::absolute(given);
+}
+
+// Modules fit the configuration and the exported symbols, not the release: the image changes with each build.
+uint64_t hash_of_kernel(const fs::path& image, const fs::path& build) {
+  std::error_code ec;
+  Hash hash;
+  hash.add(fs::canonical(build, ec).string());
+  for (auto& file : {image, build / ".config", build / "Module.symvers"}) hash.add(content_of(file));
+  return hash.value();
 }
 
 }  // namespace
@@ -63,8 +74,9 @@ Kernel find_kernel(const std::string& role) {
   std::string release = run_script("roots.sh", {"version", role}, 10s);
   fs::path modules = root / "usr/lib/modules" / release;
   if (!fs::exists(modules)) modules = root / "lib/modules" / release;
-  Kernel k{
-      role, release, first_there({root / ("boot/vmlinuz-" + release), modules / "vmlinuz"}), modules, {}};
+  std::string image = first_there({root / ("boot/vmlinuz-" + release), modules / "vmlinuz"});
+  Kernel k{role,    release, image,
+           modules, {},      hash_of_kernel(image, root / ("usr/src/linux-headers-" + release))};
   if (k.image.empty())
     throw Error({Errc::not_found, "find kernel", role, "no image in " + root.string(),
                  "remove that folder, the next run fetches it again", 0});
@@ -77,9 +89,10 @@ Kernel given_kernel(const std::string& image, const std::string& modules) {
   if (release.empty())
     throw Error({Errc::usage, "read --kernel", image, "it is no x86 bzImage",
                  "give arch/x86/boot/bzImage or a vmlinuz", 0});
-  Kernel k{"given", release, fs::absolute(image), modules_folder(modules, release), {}};
+  Kernel k{"given", release, fs::absolute(image), modules_folder(modules, release)};
   if (!k.modules.empty()) k.build = first_there({fs::path(k.modules) / "build", fs::path(k.modules)});
   if (!k.build.empty() && !fs::exists(fs::path(k.build) / "Makefile")) k.build.clear();
+  k.hash = hash_of_kernel(image, k.build.empty() ? k.modules : k.build);
   return k;
 }
 
@@ -125,13 +138,14 @@ std::string plain_module(const Kernel& kernel, const std::string& path) {
   fs::path file = fs::path(kernel.modules) / path;
   std::string ending = file.extension();
   if (ending == ".ko") return file;
-  fs::path copy = fs::path(cache_folder()) / "lab/modules" / kernel.release / (module_name(path) + ".ko");
+  fs::path copy = fs::path(cache_folder()) / "lab/modules" /
+                  fmt::format("{}-{:016x}", kernel.release, kernel.hash) / (module_name(path) + ".ko");
   if (fs::exists(copy) && fs::last_write_time(copy) >= fs::last_write_time(file)) return copy;
   fs::create_directories(copy.parent_path());
   std::string tool = ending == ".xz"    ? "xz"
                      : ending == ".zst" ? "zstd"
                                         : "gzip",
-              fresh = copy.string() + ".new";
+              fresh = fmt::format("{}.{}", copy.string(), ::getpid());
   Captured got =
       run_captured({"/bin/sh", "-c", "exec \"$0\" -dc \"$1\" >\"$2\"", tool, file, fresh}, {}, 60s);
   if (got.status != 0)

@@ -2,6 +2,7 @@
 // The kernels of the lab: by role from the cache of extracted roots, or one that somebody built.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct Kernel {
   std::string image;    // vmlinuz or bzImage
   std::string modules;  // the folder of modules.dep; empty: none
   std::string build;    // a given kernel's build tree; empty: modules are built inside the role's root
+  uint64_t hash = 0;    // of what it was built from and where: two kernels of one release differ in it
   bool from_root() const { return name != "given"; }
 };
 

@@ -32,6 +32,19 @@ const json* start_record(const Journal& journal) {
 
 }  // namespace
 
+std::string other_parts(const json& before, const json& now) {
+  auto differs = [](const json& a, const json& b, const char* key) {
+    return a.contains(key) && b.contains(key) && a[key] != b[key];
+  };
+  for (auto& old : before.value("kernels", json::array()))
+    for (auto& k : now.value("kernels", json::array()))
+      if (text_of(old, "name") == text_of(k, "name") &&
+          (differs(old, k, "release") || differs(old, k, "image") || differs(old, k, "hash")))
+        return fmt::format("kernel {} was {}, and is {} of another build", text_of(k, "name"),
+                           text_of(old, "release"), text_of(k, "release"));
+  return differs(before, now, "driver") ? "the driver is another one" : "";
+}
+
 int level_of_step(const std::string& step) {
   if (step == "selftest") return 2;
   return step == "kernel_log" || step == "leaks" || step == "traffic" ? 3 : 1;
@@ -75,7 +88,12 @@ std::unique_ptr<Lab> Lab::resume(const std::string& directory) {
     if (text_of(r, "type") == "verdict")
       if (auto v = parse_verdict(text_of(r, "verdict")); v && r.value("ran", json(true)) != false)
         l.done_[text_of(r, "id")] = *v;
+  check_options(l.options_);
   l.prepare();
+  if (std::string other =
+          other_parts((*start).value("environment", json::object()).value("lab", json::object()), l.parts());
+      !other.empty())
+    throw JournalError(fmt::format("{} cannot go on: {}; run again from the beginning", directory, other));
   l.journal_->write({{"type", "resume"}, {"after", ""}}, true);
   return lab;
 }
@@ -109,16 +127,34 @@ void Lab::prepare() {
 std::vector<std::string> Lab::steps() const {
   std::vector<std::string> out{"build", "boot", "load"};
   if (options_.driver.empty() && options_.run.selection.filters.empty()) out.emplace_back("selftest");
+  if (!tests_.empty()) out.emplace_back("run");
   if (!options_.load.empty()) out.emplace_back("traffic");
-  out.insert(out.end(), {"kernel_log", "leaks", "unload"});
+  out.insert(out.end(), {"kernel_log", "leaks", "unload", "poweroff"});
   return out;
 }
 
+std::string Lab::driver_sources() const {
+  return options_.driver.empty() ? share_folder() + "/shim/kmod" : options_.driver;
+}
+
+// What the run is made of.
+json Lab::parts() const {
+  json kernels = json::array();
+  for (auto& p : plans_)
+    kernels.push_back({{"name", p.kernel.name},
+                       {"release", p.kernel.release},
+                       {"image", p.kernel.image},
+                       {"hash", fmt::format("{:016x}", p.kernel.hash)}});
+  return {{"qemu", qemu_.version},
+          {"accelerator", accelerator_},
+          {"kernels", kernels},
+          {"driver", fmt::format("{:016x}", driver_hash(driver_sources()))}};
+}
+
 void Lab::write_start() {
-  json tests = json::array(), kernels = json::array(), levels = json::array();
+  json tests = json::array();
   std::vector<int> all_levels;
   for (auto& p : plans_) {
-    kernels.push_back({{"name", p.kernel.name}, {"release", p.kernel.release}, {"image", p.kernel.image}});
     for (auto& s : steps())
       if (s != "leaks" || p.kernel.name.ends_with("-debug")) {
         tests.push_back({{"id", p.kernel.name + "." + s}, {"level", level_of_step(s)}});
@@ -135,7 +171,7 @@ void Lab::write_start() {
   if (!tests_.empty() && s.filters.empty() && s.groups.empty() && s.levels.empty() && s.labels.empty())
     all_levels = {1, 2, 3, 4};
   json environment = host_environment();
-  environment["lab"] = {{"qemu", qemu_.version}, {"accelerator", accelerator_}, {"kernels", kernels}};
+  environment["lab"] = parts();
   journal_->write({{"type", "run-start"},
                    {"device", "lab:" + guest_device()},
                    {"profile", s.profile},
@@ -158,17 +194,7 @@ std::string Lab::folder_of(const Plan& plan) const { return directory_ + "/" + p
 bool Lab::is_done(const std::string& id) const { return done_.contains(id); }
 
 std::string Lab::rerun_line(const Plan& plan, const std::string& test) const {
-  std::string out = plan.kernel.from_root() ? "kangzao lab --kernels " + plan.kernel.name
-                                            : "kangzao lab --kernel '" + options_.kernel + "'";
-  if (!plan.kernel.from_root() && !options_.modules.empty()) out += " --modules '" + options_.modules + "'";
-  out += test.empty() ? " --profile none"
-                      : fmt::format(" --profile {} --filter {} --seed {}", options_.run.selection.profile,
-                                    test, options_.run.seed);
-  if (!options_.driver.empty()) out += " --driver '" + options_.driver + "'";
-  if (!options_.tpu.empty()) out += " --tpu '" + options_.tpu + "'";
-  if (!options_.append.empty()) out += " --append '" + options_.append + "'";
-  if (options_.iommu) out += " --iommu";
-  return out;
+  return lab::rerun_line(options_, plan.kernel, test);
 }
 
 void Lab::verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds,
@@ -197,9 +223,16 @@ void Lab::rest_not_run(const Plan& plan, const std::string& reason) {
 }
 
 bool Lab::build(Plan& plan, BuiltDriver& driver) {
-  std::string id = plan.kernel.name + ".build",
-              sources = options_.driver.empty() ? share_folder() + "/shim/kmod" : options_.driver;
-  driver = build_driver(plan.kernel, sources);
+  std::string id = plan.kernel.name + ".build";
+  try {
+    driver = build_driver(plan.kernel, driver_sources());
+  } catch (const Error& e) {
+    if (e.code() == Errc::usage) throw;
+    if (!told_to_stop()) verdict(id, 1, Verdict::blocked, e.what(), 0, {{"ran", false}});
+    return false;
+  }
+  plan.module = module_name(driver.module);
+  if (driver.module.empty() && told_to_stop()) return false;  // we ended it; the next run builds it
   if (!driver.module.empty()) {
     if (!is_done(id)) verdict(id, 1, Verdict::pass, driver.cached ? "from the cache" : "", driver.seconds);
     return true;
@@ -207,7 +240,8 @@ bool Lab::build(Plan& plan, BuiltDriver& driver) {
   std::string file = folder_of(plan) + "/build.log";
   std::ofstream(file) << driver.log;
   std::string first;
-  for (auto& f : changes::explain_build(driver.log, plan.kernel.release)) {
+  for (auto& f :
+       changes::explain_build(driver.log + "\n" + extra_flags(driver_sources()), plan.kernel.release)) {
     journal_->write(
         {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
     if (first.empty() && !f.harmless) first = fmt::format("{} {} {}", f.what, f.cause, f.cure);
@@ -230,7 +264,8 @@ void Lab::run_kernel(Plan& plan) {
   say(fmt::format("lab: {} {}\n", plan.kernel.name, plan.kernel.release));
   BuiltDriver driver;
   if (!build(plan, driver)) {
-    say(fmt::format("lab: {}: the driver does not build: {}/build.log\n", plan.kernel.name, folder_of(plan)));
+    if (told_to_stop()) return;
+    say(fmt::format("lab: {}: the driver was not built\n", plan.kernel.name));
     rest_not_run(plan, "the driver did not build");
     return;
   }
@@ -240,7 +275,7 @@ void Lab::run_kernel(Plan& plan) {
   for (int n = 0; again && n < most_boots && !told_to_stop(); ++n) again = boot(plan, driver);
   if (told_to_stop()) return;
   take_verdicts(plan);
-  rest_not_run(plan, "the guest did not get that far");
+  rest_not_run(plan, plan.no_guest.empty() ? "the guest did not get that far" : plan.no_guest);
 }
 
 void Lab::go() {

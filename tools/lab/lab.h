@@ -12,6 +12,7 @@
 #include "tools/kangzao/runner/catalog.h"
 #include "tools/kangzao/runner/run.h"
 #include "tools/kangzao/runner/safety.h"
+#include "tools/lab/boot_verdicts.h"
 #include "tools/lab/driver_build.h"
 #include "tools/lab/guest.h"
 #include "tools/lab/results.h"
@@ -29,7 +30,7 @@ struct LabOptions {
   std::string vfio;             // PCI address of a real board
   std::string qemu;
   std::string append;  // more kernel parameters
-  std::string load;  // a load profile that runs after the tests
+  std::string load;    // a load profile that runs after the tests
   double load_s = 60;
   double limit_s = 1800;  // for one boot
   bool debug = false;     // the guest's console as it comes
@@ -38,6 +39,11 @@ struct LabOptions {
   static LabOptions from_json(const nlohmann::json& j);
 };
 
+// As one word of a shell, whatever is in it.
+std::string shell_word(const std::string& word);
+// The command that runs one test of one kernel again; without a test: what the lab does itself.
+std::string rerun_line(const LabOptions& options, const Kernel& kernel, const std::string& test);
+
 // May this real board be given to guests? Its address and driver, who lives on it, its IOMMU group. Throws
 // Error.
 void check_board(const std::string& address, bool destructive, bool i_know, const SystemRoots& roots);
@@ -45,6 +51,10 @@ void check_board(const std::string& address, bool destructive, bool i_know, cons
 // Throws Error(usage, not_found, permission) for options that cannot work, before anything is started or
 // created.
 void check_options(const LabOptions& options);
+
+// What a run began with and what it would go on with, as run-start has it in environment.lab: the first
+// kernel or driver that is another one; empty: none.
+std::string other_parts(const nlohmann::json& before, const nlohmann::json& now);
 
 // What the lab does itself is a test too: the level that it is about.
 int level_of_step(const std::string& step);
@@ -69,23 +79,33 @@ class Lab {
     Kernel kernel;
     KernelColumn column;
     int boots = 0;
+    std::string module = {};    // name of the driver's
+    std::string no_guest = {};  // why the last boot could not be started
   };
   Lab(LabOptions options, std::string directory, bool resumed);
   void prepare();
+  nlohmann::json parts() const;
+  std::string driver_sources() const;
   void write_start();
   void run_kernel(Plan& plan);
   bool build(Plan& plan, BuiltDriver& driver);
-  GuestSpec spec_of(const Plan& plan, const BuiltDriver& driver) const;
+  GuestSpec spec_of(const Plan& plan, const BuiltDriver& driver, bool again) const;
   std::string environment_of(const Plan& plan, const BuiltDriver& driver, bool again) const;
   // How a boot ended: steps and verdicts are journaled; true: the guest went down in the middle and tests are
   // left.
   bool boot(Plan& plan, const BuiltDriver& driver);
-  std::string follow(Guest& guest, Plan& plan, const std::string& boot_directory);
-  void judge_steps(const Plan& plan, const std::string& boot_directory, const std::string& broken);
+  BootEnd run_guest(Plan& plan, const BuiltDriver& driver, const std::string& boot_directory);
+  void cannot_boot(Plan& plan, const std::string& why);
+  static void note_first_test(Plan& plan, const Guest& guest, const std::string& step);
+  BootEnd follow(Guest& guest, Plan& plan, const std::string& boot_directory);
+  void keep_evidence(Guest& guest, const Plan& plan, const std::string& boot_directory, const BootEnd& end);
+  void take_boot(const Plan& plan, const std::string& boot_directory, const BootEnd& end);
   // What the kernel change table makes of it, else the last line that insmod said; findings are journaled.
   std::string explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
                                    const std::string& said);
+  bool broke(const Plan& plan) const;
   void take_verdicts(const Plan& plan);
+  void judge_kernel_log(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());
   void rest_not_run(const Plan& plan, const std::string& reason);

@@ -7,55 +7,40 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "shim/base/console.h"
 #include "shim/base/error.h"
 #include "tools/changes/changes.h"
 #include "tools/kangzao/runner/process.h"
+#include "tools/lab/boot_verdicts.h"
+#include "tools/lab/boot_watch.h"
 #include "tools/lab/lab.h"
+#include "tools/report/terminal.h"
 
 namespace kz::lab {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr const char* qemu_ended = "QEMU ended: ";
-// A sign of life comes every second; under TCG on a busy host late, but not so late.
-constexpr double boot_limit = 120, silence_limit = 90;
-
 double limit_of(const std::string& step, const LabOptions& o) {
   if (step == "load" || step == "unload") return 90;
+  if (step == "boot" || step == "poweroff") return 60;
   if (step == "selftest") return 600;
   if (step == "leaks") return 900;
   if (step == "traffic") return o.load_s + 120;
   return o.limit_s;
 }
 
-std::string content(const std::string& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+constexpr const char* device_bdf = "0000:01:00.0";  // below the root port
 
-std::string shell_word(const std::string& word) {
-  std::string out = "'";
-  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-// The test that the guest's own journal leaves running.
-std::string running_test(const std::string& journal) {
-  std::string id;
-  try {
-    for (auto& r : read_journal(journal).records) {
-      std::string type = text_of(r, "type");
-      if (type == "test-start") id = text_of(r, "id");
-      if (type == "verdict" || type == "interrupted") id.clear();
-    }
-  } catch (const std::exception&) {
-    id.clear();  // no journal yet
-  }
-  return id;
+// The last line in which the driver speaks for itself, rather than the loader of it.
+std::string last_word_of(const std::string& module, const std::string& log) {
+  std::istringstream in(log);
+  std::string found;
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(module) && line.find("taint") == std::string::npos) found = line;
+  return printable(found);
 }
 
 // Shows the guest's console as it comes.
@@ -106,14 +91,13 @@ std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, boo
                      shell_word(run), shell_word(load));
 }
 
-GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
+GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver, bool again) const {
   GuestSpec spec{.kernel = plan.kernel,
                  .share = folder_of(plan),
                  .directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots),
                  .modules = module_depends(driver.module),
                  .append = options_.append,
                  .iommu = options_.iommu};
-  bool again = fs::exists(folder_of(plan) + "/run/journal.jsonl");
   spec.files.push_back({"lab/run", share_folder() + "/tools/lab/guest-run.sh"});
   spec.files.push_back({"lab/driver.ko", driver.module});
   spec.files.push_back(
@@ -135,115 +119,124 @@ GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver) const {
   return spec;
 }
 
-std::string Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
+void Lab::note_first_test(Plan& plan, const Guest& guest, const std::string& step) {
+  if (plan.column.first_test_s >= 0 || (step != "selftest" && step != "run" && step != "traffic")) return;
+  plan.column.first_test_s = guest.age().count();
+  say(fmt::format("lab: {}: first test {:.1f} s after QEMU's start\n", plan.kernel.name,
+                  plan.column.first_test_s));
+}
+
+BootEnd Lab::follow(Guest& guest, Plan& plan, const std::string& directory) {
+  using How = BootEnd::How;
   Console console(directory + "/serial.log", options_.debug);
-  std::string alive, said;
-  Clock::time_point heard = Clock::now(), begun = heard;
-  auto seconds_since = [](Clock::time_point t) {
-    return std::chrono::duration<double>(Clock::now() - t).count();
-  };
+  std::vector<std::string> expected{"boot"};
+  for (auto& s : steps())
+    if (s != "build" && s != "boot" && s != "kernel_log") expected.push_back(s);
+  BootWatch watch([this](auto& step) { return limit_of(step, options_); }, expected, Clock::now());
   for (;;) {
     auto state = guest.watch(100ms);
     console.show();
-    auto steps = read_steps(directory);
-    std::string now = steps.empty() ? "boot" : steps.back().name;
-    if (now != said) {
-      begun = Clock::now();
-      said = now;
-      if (now == "selftest" || now == "run" || now == "traffic")
-        if (plan.column.first_test_s < 0) {
-          plan.column.first_test_s = guest.age().count();
-          say(fmt::format("lab: {}: first test {:.1f} s after QEMU's start\n", plan.kernel.name,
-                          plan.column.first_test_s));
-        }
-    }
-    if (told_to_stop()) return "interrupted";
-    if (state == Guest::State::powered_off) return {};
-    if (state == Guest::State::ended) return qemu_ended + guest.how_ended();
+    auto reached = read_steps(directory);
+    if (!reached.empty()) note_first_test(plan, guest, reached.back().name);
+    if (told_to_stop()) return {How::interrupted};
+    if (state == Guest::State::powered_off) return {How::off};
+    if (state == Guest::State::ended) return {How::qemu_gone, "QEMU ended: " + guest.how_ended()};
     if (state == Guest::State::reset) {
       std::string why = panic_line(directory);
-      return why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why;
+      return {How::died,
+              why.empty() ? "the guest restarted itself without a word" : "the guest died: " + why};
     }
-    if (std::string sign = content(directory + "/alive"); sign != alive) {
-      alive = sign;
-      heard = Clock::now();
-    }
-    if (steps.empty() && seconds_since(begun) > boot_limit)
-      return fmt::format("no user space within {} s", boot_limit);
-    if (!steps.empty() && seconds_since(heard) > silence_limit)
-      return fmt::format("the guest hangs: no sign of life for {} s", silence_limit);
-    if (!steps.empty() && steps.back().end < 0 && seconds_since(begun) > limit_of(now, options_))
-      return fmt::format("{} had no end within {} s", now, limit_of(now, options_));
+    if (std::string what = watch.late(reached, content_of(directory + "/alive"), Clock::now()); !what.empty())
+      return {How::late, what};
   }
 }
 
 bool Lab::boot(Plan& plan, const BuiltDriver& driver) {
   ++plan.boots;
-  GuestSpec spec = spec_of(plan, driver);
-  fs::create_directories(spec.directory);
-  std::string broken;
-  {
-    Guest guest(spec, qemu_, accelerator_);
-    broken = follow(guest, plan, spec.directory);
-    if (broken == "interrupted") return false;
-    if (!broken.empty()) {
-      auto kept = guest.take_evidence();
-      std::string text =
-          fmt::format("{} boot {}: {}; kept in {}: serial.log{}{}", plan.kernel.name, plan.boots, broken,
-                      spec.directory, kept.empty() ? "" : ", ", fmt::join(kept, ", "));
-      journal_->write({{"type", "note"}, {"text", text}}, true);
-      say("lab: " + text + "\n");
-    }
+  std::string directory = fmt::format("{}/boot-{}", folder_of(plan), plan.boots);
+  BootEnd end;
+  try {
+    end = run_guest(plan, driver, directory);
+  } catch (const Error& e) {
+    if (!told_to_stop()) cannot_boot(plan, e.what());
+    return false;
   }
-  judge_steps(plan, spec.directory, broken);
-  std::string test = running_test(folder_of(plan) + "/run");
-  if (!broken.empty() && !test.empty()) broken_[test] = broken;
-  auto reached = read_steps(spec.directory);
+  if (end.how == BootEnd::How::interrupted) {
+    mark_interrupted(folder_of(plan) + "/run");
+    return false;
+  }
+  take_boot(plan, directory, end);
+  if (end.how == BootEnd::How::qemu_gone) return true;  // that says nothing of this kernel
+  auto reached = read_steps(directory);
   bool loaded = std::ranges::any_of(reached, [](auto& s) { return s.name == "load" && s.status == 0; });
-  if (broken.starts_with(qemu_ended)) return true;  // that says nothing of this kernel
-  return !broken.empty() && loaded && reached.back().name != "unload";
+  return end.broken() && loaded && reached.back().name != "unload" && reached.back().name != "poweroff";
+}
+
+BootEnd Lab::run_guest(Plan& plan, const BuiltDriver& driver, const std::string& directory) {
+  bool again = take_up_run(folder_of(plan), fs::path(directory).filename());
+  fs::create_directories(directory);
+  Guest guest(spec_of(plan, driver, again), qemu_, accelerator_);
+  BootEnd end = follow(guest, plan, directory);
+  if (end.broken()) keep_evidence(guest, plan, directory, end);
+  return end;
+}
+
+// The host failed, or QEMU refused; the next kernel may fare better.
+void Lab::cannot_boot(Plan& plan, const std::string& why) {
+  plan.no_guest = fmt::format("boot {} could not be started: {}", plan.boots, why);
+  say(fmt::format("lab: {}: {}\n", plan.kernel.name, plan.no_guest));
+  std::string id = plan.kernel.name + ".boot";
+  if (!is_done(id)) verdict(id, level_of_step("boot"), Verdict::blocked, why, 0, {{"ran", false}});
+}
+
+void Lab::keep_evidence(Guest& guest, const Plan& plan, const std::string& directory, const BootEnd& end) {
+  auto kept = guest.take_evidence();
+  std::string text = fmt::format("{} boot {}: {}; kept in {}: serial.log{}{}", plan.kernel.name, plan.boots,
+                                 end.text, directory, kept.empty() ? "" : ", ", fmt::join(kept, ", "));
+  journal_->write({{"type", "note"}, {"text", text}}, true);
+  say("lab: " + text + "\n");
 }
 
 std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, const std::string& directory,
                                       const std::string& said) {
-  std::string reason;
-  for (auto& f :
-       changes::explain_load(content(directory + "/kernel.log") + "\n" + said, plan.kernel.release)) {
+  std::string reason, log = log_since(directory, "load"), own = last_word_of(plan.module, log);
+  for (auto& f : changes::explain_load(log + said, plan.kernel.release)) {
+    auto holds = [&](const std::string& word) { return f.evidence.find(word) != std::string::npos; };
+    bool others = f.name == "probe_failed" && !holds(plan.module) && !holds(device_bdf);
+    if (others) continue;
     journal_->write(
         {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
     if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
   }
-  return reason.empty() ? last_line(said) : reason;
+  if (reason.empty()) reason = last_line(said);
+  return own.empty() ? reason : fmt::format("{} (the driver: {})", reason, own);
 }
 
-void Lab::judge_steps(const Plan& plan, const std::string& directory, const std::string& broken) {
+void Lab::take_boot(const Plan& plan, const std::string& directory, const BootEnd& end) {
+  GuestRun run = read_guest_run(folder_of(plan) + "/run");
+  if (std::string test = broken_test(read_steps(directory), end, run); !test.empty())
+    broken_[test] = end.text;
   auto wanted = steps();
-  auto reached = read_steps(directory);
-  if (reached.empty()) reached.push_back({.name = "boot"});
-  for (auto& s : reached) {
-    std::string id = plan.kernel.name + "." + s.name, log = directory + "/" + s.name + ".log";
-    if (std::ranges::find(wanted, s.name) == wanted.end()) continue;
-    std::string text = content(log);
-    int level = level_of_step(s.name);
-    json more{{"rerun", rerun_line(plan, "")},
-              {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}};
-    bool hung = broken.find("within") != std::string::npos || broken.find("hangs") != std::string::npos;
-    std::string serial = content(directory + "/serial.log");
-    if (auto at = serial.find("lab: no share"); at != std::string::npos && s.name == "boot")
-      verdict(id, level, Verdict::blocked, serial.substr(at + 5, serial.find_first_of("\r\n", at) - at - 5),
-              0, more);
-    else if (s.end >= 0 && s.status == 0 && !is_done(id))
-      verdict(id, level, Verdict::pass, "", s.end - s.begin);
-    else if (s.end >= 0 && s.status != 0 && s.name == "load")
-      verdict(id, level, Verdict::fail, explain_load_failure(plan, id, directory, text), s.end - s.begin,
-              more);
-    else if (s.end >= 0 && s.status != 0)
-      verdict(id, level, Verdict::fail, fmt::format("exit {}: {}", s.status, last_line(text)),
-              s.end - s.begin, more);
-    else if (s.end < 0)
-      verdict(id, level, hung ? Verdict::timeout : Verdict::crash,
-              broken.empty() ? "the guest powered off in the middle of it" : broken, 0, more);
+  for (auto& s : judge_steps(directory, end, run)) {
+    std::string id = plan.kernel.name + "." + s.step;
+    if (std::ranges::count(wanted, s.step) == 0) continue;
+    if (s.verdict == Verdict::pass) {
+      if (!is_done(id)) verdict(id, level_of_step(s.step), s.verdict, "", s.seconds);
+      continue;
+    }
+    std::string text = content_of(directory + "/" + s.step + ".log");
+    if (s.step == "load" && s.verdict == Verdict::fail)
+      s.reason = explain_load_failure(plan, id, directory, text);
+    verdict(id, level_of_step(s.step), s.verdict, s.reason, s.seconds,
+            {{"rerun", rerun_line(plan, "")},
+             {"output", text.substr(text.size() > 8192 ? text.size() - 8192 : 0)}});
   }
+}
+
+// Did a boot end in its run? Tests that no other boot came to are not reached then, rather than blocked.
+bool Lab::broke(const Plan& plan) const {
+  auto run = done_.find(plan.kernel.name + ".run");
+  return run != done_.end() && (run->second == Verdict::crash || run->second == Verdict::timeout);
 }
 
 void Lab::take_verdicts(const Plan& plan) {
@@ -253,7 +246,7 @@ void Lab::take_verdicts(const Plan& plan) {
     journal = read_journal(run);
   } catch (const std::exception&) {
     for (int n = plan.boots; n > 0; --n)
-      if (std::string said = last_line(content(fmt::format("{}/boot-{}/run.log", folder_of(plan), n)));
+      if (std::string said = last_line(content_of(fmt::format("{}/boot-{}/run.log", folder_of(plan), n)));
           !said.empty()) {
         why = said;
         break;
@@ -265,7 +258,7 @@ void Lab::take_verdicts(const Plan& plan) {
   for (json r : journal.records) {
     std::string type = text_of(r, "type"), id = text_of(r, "id");
     if (type == "device-lost")
-      journal_->write({{"type", "device-lost"}, {"reason", plan.kernel.name + ": " + text_of(r, "reason")}},
+      journal_->write({{"type", "device-lost"}, {"text", plan.kernel.name + ": " + text_of(r, "text")}},
                       true);
     if (!levels.contains(id) ||
         (type != "verdict" && type != "evidence" && type != "metric" && type != "retries"))
@@ -283,18 +276,33 @@ void Lab::take_verdicts(const Plan& plan) {
   for (auto& [id, level] : levels)
     if (std::string full = plan.kernel.name + "." + id; !is_done(full) && broken_.contains(id))
       verdict(full, level, Verdict::crash, broken_[id], 0, {{"rerun", rerun_line(plan, id)}});
-    else if (!is_done(full) && journal.records.empty())
+    else if (!is_done(full) && journal.records.empty() && !broke(plan) && plan.no_guest.empty())
       verdict(full, level, Verdict::blocked, why, 0, {{"ran", false}});
-  std::vector<std::string> reports;
-  for (int n = 1; n <= plan.boots; ++n)
-    for (auto& r : kernel_reports(fmt::format("{}/boot-{}", folder_of(plan), n))) reports.push_back(r);
+  judge_kernel_log(plan);
+}
+
+void Lab::judge_kernel_log(const Plan& plan) {
   json failures = json::array();
-  for (auto& r : reports) failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
-  verdict(plan.kernel.name + ".kernel_log", 3, reports.empty() ? Verdict::pass : Verdict::fail,
-          reports.empty()
-              ? ""
-              : fmt::format("{} reports of the kernel, first: {}", reports.size(), reports.front()),
-          0, {{"failures", failures}});
+  std::string first, gap;
+  bool spoke = false;
+  for (int n = 1; n <= plan.boots; ++n) {
+    std::string directory = fmt::format("{}/boot-{}", folder_of(plan), n);
+    spoke |= !content_of(directory + "/serial.log").empty();
+    for (auto& r : kernel_reports(directory)) {
+      if (first.empty()) first = r;
+      failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
+    }
+    if (std::string why = log_gap(directory); gap.empty() && !why.empty())
+      gap = fmt::format("boot {}: {}", n, why);
+  }
+  if (!spoke) return;
+  std::string reason =
+      first.empty() ? gap : fmt::format("{} reports of the kernel, first: {}", failures.size(), first);
+  verdict(plan.kernel.name + ".kernel_log", 3,
+          !first.empty() ? Verdict::fail
+          : !gap.empty() ? Verdict::blocked
+                         : Verdict::pass,
+          reason, 0, {{"failures", failures}});
 }
 
 }  // namespace kz::lab

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 
 #include "shim/base/bdf.h"
 #include "shim/base/error.h"
@@ -97,6 +98,42 @@ void check_options(const LabOptions& o) {
   if (!fs::is_socket(o.vfio_user)) wrong("connect to", o.vfio_user, "it is no socket");
   if (fs::absolute(o.vfio_user).string().size() >= sizeof sockaddr_un::sun_path)
     wrong("connect to", o.vfio_user, "the path is too long for a socket");
+}
+
+std::string shell_word(const std::string& word) {
+  std::string out = "'";
+  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string rerun_line(const LabOptions& o, const Kernel& kernel, const std::string& test) {
+  std::string out = "kangzao lab";
+  auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) out += fmt::format(" {} {}", option, shell_word(value));
+  };
+  add("--kernels", kernel.from_root() ? kernel.name : "");
+  add("--kernel", kernel.from_root() ? "" : o.kernel);
+  add("--modules", kernel.from_root() ? "" : o.modules);
+  add("--profile", test.empty() ? "none" : o.run.selection.profile);
+  add("--filter", test);
+  if (!test.empty()) out += fmt::format(" --seed {}", o.run.seed);
+  for (auto& [option, value] :
+       std::initializer_list<std::pair<const char*, const std::string&>>{{"--device", o.device},
+                                                                         {"--driver", o.driver},
+                                                                         {"--vfio", o.vfio},
+                                                                         {"--vfio-user", o.vfio_user},
+                                                                         {"--tpu", o.tpu},
+                                                                         {"--append", o.append},
+                                                                         {"--qemu", o.qemu},
+                                                                         {"--load", o.load}})
+    add(option, value);
+  const LabOptions usual;
+  if (!o.load.empty() && o.load_s != usual.load_s) out += fmt::format(" --load-time {}", o.load_s);
+  if (o.limit_s != usual.limit_s) out += fmt::format(" --limit {}", o.limit_s);
+  for (auto& [option, on] : std::initializer_list<std::pair<const char*, bool>>{
+           {"--iommu", o.iommu}, {"--destructive", o.run.destructive}, {"--i-know", o.run.i_know}})
+    if (on) out += fmt::format(" {}", option);
+  return out;
 }
 
 json LabOptions::to_json() const {

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "tools/kangzao/runner/kernel_log.h"
@@ -15,29 +18,56 @@ namespace kz::lab {
 namespace fs = std::filesystem;
 namespace {
 
-// "6,339,5140900,-;text" of /dev/kmsg, "[    5.140900] text" of a console: the text, and the level where it
-// is known.
-std::string message_of(const std::string& line) {
-  if (!line.empty() && std::isdigit(static_cast<unsigned char>(line[0])) != 0)
-    if (auto at = line.find(';'); at != std::string::npos && at < 64) return line.substr(at + 1);
-  if (line.starts_with("["))
-    if (auto at = line.find("] "); at != std::string::npos && at < 32) return line.substr(at + 2);
-  return {};
+// "6,339,5140900,-;text" of /dev/kmsg. Lines of another form go on with the record before them.
+std::string text_of_record(const std::string& line) {
+  auto at = line.find(';');
+  bool starts = !line.empty() && std::isdigit(static_cast<unsigned char>(line[0])) != 0;
+  return starts && at < 64 ? line.substr(at + 1) : "";
+}
+
+// "[    5.140900][   T12] text" of a console; kernels without CONFIG_PRINTK_TIME write the text alone.
+std::string text_of_console(std::string line) {
+  while (!line.empty() && line.back() == '\r') line.pop_back();
+  if (!line.starts_with("[")) return line;
+  auto at = line.find("] ");
+  return at < 32 ? line.substr(at + 2) : line;
 }
 
 constexpr int quiet_level = 7;  // only what the kernel reports of itself counts at this level
 
 // Reports that counts_against() leaves to whoever knows that no test asked for them.
 bool is_debug_report(const std::string& text) {
-  for (auto word :
-       {"DMA-API: ", "sleeping function called from invalid context", "kmemleak: ", "BUG kmalloc",
-        "possible deadlock", "DEBUG_LOCKS_WARN_ON", "unchecked MSR access", "scheduling while atomic"})
+  for (auto word : {"DMA-API: ", "DMAR: [DMA ", "IO_PAGE_FAULT",
+                    "sleeping function called from invalid context", "kmemleak: ", "possible deadlock",
+                    "DEBUG_LOCKS_WARN_ON", "unchecked MSR access", "scheduling while atomic"})
     if (text.find(word) != std::string::npos)
       return text.find("DMA-API: preallocated") == std::string::npos &&
              text.find("debugging enabled") == std::string::npos &&
              text.find("kmemleak: Kernel memory leak detector initialized") == std::string::npos &&
              text.find("Automatic memory scanning thread") == std::string::npos;
   return false;
+}
+
+// Documentation/admin-guide/tainted-kernels.rst. A module from outside the tree sets others of these bits.
+constexpr struct {
+  unsigned bit;
+  const char* what;
+} taints[] = {{5, "B (bad page)"}, {7, "D (it died)"}, {9, "W (warning)"}, {14, "L (soft lockup)"}};
+
+// Which of them the kernel got between "taint before N" and "taint after N" of boot-N/state.
+std::string new_taint(const std::string& directory) {
+  uint64_t before = 0, after = 0;
+  std::ifstream in(directory + "/state");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string what, when;
+    words >> what >> when;
+    if (what == "taint") words >> (when == "before" ? before : after);
+  }
+  std::string out;
+  for (auto& t : taints)
+    if (((after & ~before) >> t.bit & 1) != 0) out += std::string(out.empty() ? "" : ", ") + t.what;
+  return out.empty() ? "" : "the kernel is tainted: " + out;
 }
 
 std::string kernel_of(const std::string& id) { return id.substr(0, id.find('.')); }
@@ -68,18 +98,50 @@ std::vector<Step> read_steps(const std::string& directory) {
   return out;
 }
 
+std::string content_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 std::vector<std::string> kernel_reports(const std::string& directory, size_t most) {
   std::vector<std::string> out;
-  for (auto name : {"/kernel.log", "/serial.log"}) {
+  for (std::string name : {"/kernel.log", "/serial.log"}) {
     std::ifstream in(directory + name);
     for (std::string line; out.size() < most && std::getline(in, line);) {
-      std::string text = printable(message_of(line));
+      std::string text = printable(name == "/kernel.log" ? text_of_record(line) : text_of_console(line));
       if ((counts_against(text, quiet_level, {}) || is_debug_report(text)) &&
           std::ranges::find(out, text) == out.end())
         out.push_back(text);
     }
   }
+  if (std::string taint = new_taint(directory); !taint.empty()) out.push_back(taint);
   return out;
+}
+
+std::string log_since(const std::string& directory, const std::string& step) {
+  std::ifstream in(directory + "/kernel.log");
+  std::string out;
+  for (std::string line; std::getline(in, line);) {
+    std::string text = text_of_record(line);
+    if (text == "lab: begin " + step) out.clear();
+    if (!text.empty()) out += text + "\n";
+  }
+  return out;
+}
+
+std::string log_gap(const std::string& directory) {
+  std::ifstream in(directory + "/kernel.log");
+  uint64_t lost = 0;
+  bool whole = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("lost ")) lost += std::strtoull(line.c_str() + 5, nullptr, 10);
+    whole |= text_of_record(line) == "lab: end of " + fs::path(directory).filename().string();
+  }
+  if (lost != 0)
+    return fmt::format("{} records of the kernel log were overwritten before they were read", lost);
+  auto steps = read_steps(directory);
+  bool due = !steps.empty() && steps.back().name == "poweroff";
+  return due && !whole ? "the kernel log was not read to its end" : "";
 }
 
 std::string panic_line(const std::string& directory) {

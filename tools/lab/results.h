@@ -19,10 +19,16 @@ struct Step {
 };
 std::vector<Step> read_steps(const std::string& directory);
 
+// Empty where there is no such file.
+std::string content_of(const std::string& file);
+
 // Reports of the kernel about itself in boot-N/kernel.log and serial.log (BUG, oops, KASAN, lockdep, DMA-API,
-// stalls
-// ...), as "text"; at most `most`.
+// stalls ...), at most `most`, and last a taint that tells of one.
 std::vector<std::string> kernel_reports(const std::string& directory, size_t most = 20);
+// boot-N/kernel.log since a step began, in the form of dmesg.
+std::string log_since(const std::string& directory, const std::string& step);
+// Why boot-N/kernel.log does not tell everything; empty: it does, or the boot broke before its end.
+std::string log_gap(const std::string& directory);
 // "Kernel panic - not syncing: ..." of the serial log; empty: none.
 std::string panic_line(const std::string& directory);
 

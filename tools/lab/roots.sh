@@ -87,6 +87,25 @@ newest() {
     head -n 1 | grep . || die 1 "no kernel headers found in $suite"
 }
 
+# One at a time fills the cache; whoever waited looks again whether anything is left to do.
+lock_cache() {
+  mkdir -p "$cache"
+  exec 9>"$cache/.lock"
+  flock -n 9 || { echo "roots: waiting for another roots.sh that fills $cache" >&2; flock 9; }
+}
+unlock_cache() { exec 9>&-; }
+
+# The files of a package in $cache/NAME: all of them, or none. unpack PACKAGE NAME
+unpack() {
+  fresh="$cache/$2.new"
+  rm -rf "$fresh"
+  mkdir -p "$fresh"
+  (cd "$fresh" && apt-get -qq -o APT::Sandbox::User=root download "$1" && dpkg-deb -x "$1"_*.deb . && rm -f "$1"_*.deb) || return 1
+  rm -rf "${cache:?}/$2"
+  mv "$fresh" "$cache/$2"
+}
+
+# The cache is locked.
 find_mmdebstrap() {
   if command -v mmdebstrap >/dev/null 2>&1; then
     mm=mmdebstrap
@@ -95,21 +114,21 @@ find_mmdebstrap() {
   fi
   mm="$cache/.mmdebstrap/usr/bin/mmdebstrap"
   hooks="$cache/.mmdebstrap/usr/share/mmdebstrap/hooks"
-  [ -x "$mm" ] && return
-  mkdir -p "$cache/.mmdebstrap"
-  (cd "$cache/.mmdebstrap" && apt-get -qq -o APT::Sandbox::User=root download mmdebstrap && dpkg-deb -x mmdebstrap_*.deb . &&
-    rm -f mmdebstrap_*.deb) || die 125 "mmdebstrap is neither installed nor to be had from the archive"
+  [ -x "$mm" ] || unpack mmdebstrap .mmdebstrap || die 125 "mmdebstrap is neither installed nor to be had from the archive"
 }
 
-find_busybox() {
+has_busybox() {
   for busybox in "$cache/.busybox/bin/busybox" "$cache/.busybox/usr/bin/busybox"; do
     [ ! -x "$busybox" ] || return 0
   done
-  mkdir -p "$cache/.busybox"
-  (cd "$cache/.busybox" && apt-get -qq -o APT::Sandbox::User=root download busybox-static && dpkg-deb -x busybox-static_*.deb . &&
-    rm -f busybox-static_*.deb) || die 125 "busybox-static is not to be had from the archive"
-  busybox="$cache/.busybox/usr/bin/busybox"
-  [ -x "$busybox" ] || busybox="$cache/.busybox/bin/busybox"
+  return 1
+}
+
+find_busybox() {
+  has_busybox && return
+  lock_cache
+  has_busybox || { unpack busybox-static .busybox && has_busybox; } || die 125 "busybox-static is not to be had from the archive"
+  unlock_cache
 }
 
 check_host() {
@@ -181,9 +200,8 @@ get() {
     dir=$(root_of "$role")
     [ -d "$dir" ] && continue
     check_host
-    exec 9>"$cache/.lock"
-    flock -n 9 || { echo "roots: waiting for another roots.sh that fills $cache" >&2; flock 9; }
-    if [ -d "$dir" ]; then exec 9>&-; continue; fi
+    lock_cache
+    if [ -d "$dir" ]; then unlock_cache; continue; fi
     find_mmdebstrap
     echo "roots: fetching $role ($(suite_of "$role"))"
     case "$role" in
@@ -191,7 +209,7 @@ get() {
       *-debug) get_debug "$role" ;;
       *) get_kernel "$role" ;;
     esac
-    exec 9>&-
+    unlock_cache
   done
 }
 

@@ -47,7 +47,7 @@ bool write_all(int fd, const char* data, ssize_t size) {
 
 }  // namespace
 
-Guest::State talk(Guest& guest) {
+Guest::State talk(Guest& guest, Deadline deadline) {
   RawTerminal terminal;
   bool input = true;
   char chunk[4096];
@@ -63,7 +63,7 @@ Guest::State talk(Guest& guest) {
       if (n > 0 && std::find(chunk, chunk + n, leave) != chunk + n) return state;
       if (n > 0) write_all(guest.console().get(), chunk, n);
     }
-    if (state != Guest::State::running || told_to_stop()) return state;
+    if (state != Guest::State::running || deadline.passed() || told_to_stop()) return state;
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace kz::lab {
 
-// Joins standard input and output with the guest's console until the guest is off, Ctrl-] is typed, or a
-// signal comes. An end of standard input that is no terminal is no end of the guest. Returns how the guest
-// was then.
-Guest::State talk(Guest& guest);
+// Joins standard input and output with the guest's console until the guest is off, Ctrl-] is typed, the
+// deadline passes, or a signal comes. An end of standard input that is no terminal is no end of the guest.
+// Returns how the guest was then.
+Guest::State talk(Guest& guest, Deadline deadline);
 
 }  // namespace kz::lab

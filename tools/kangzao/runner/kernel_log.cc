@@ -19,7 +19,6 @@ namespace {
 // How the kernel begins a report about itself; such a line counts whatever device it is about.
 constexpr std::string_view reports[] = {"BUG: ",
                                         "kernel BUG at",
-                                        "Oops: ",
                                         "Oops:",
                                         "general protection fault",
                                         "KASAN: ",
@@ -39,6 +38,11 @@ constexpr std::string_view reports[] = {"BUG: ",
                                         "self-detected stall",
                                         "detected stalls on",
                                         "detected expedited stalls",
+                                        ": nobody cared",
+                                        "Slab cache still has objects",
+                                        "sysfs: cannot create duplicate filename",
+                                        "kobject_add_internal failed",
+                                        "tried to init an initialized object",
                                         "Kernel panic",
                                         "refcount_t: "};
 bool is_bdf(const std::string& text) {
@@ -69,10 +73,26 @@ bool names(const std::string& text, const std::string& word) {
   return false;
 }
 
-// "WARNING: CPU: 1 PID: 7 at mm/gup.c:10 ...", since Linux 6.18 "WARNING: mm/gup.c:10 at f+0x1/0x2, ...".
+// WARN() and lockdep begin a report so, in words that change from release to release. The exceptions are said
+// once at boot, of the machine.
 bool is_warning(const std::string& text) {
-  return text.find("WARNING: CPU") != std::string::npos ||
-         (text.starts_with("WARNING: ") && text.find(" at ") != std::string::npos);
+  if (text.find("WARNING: CPU") != std::string::npos) return true;
+  if (!text.starts_with("WARNING: ")) return false;
+  for (auto word : {"Unprivileged eBPF", "polling idle", "workqueue cpumask", "MP table"})
+    if (text.find(word) != std::string::npos) return false;
+  return true;
+}
+
+// "divide error: 0000 [#1] SMP": whatever the trap, the kernel counts the times that it died.
+bool tells_of_death(const std::string& text) {
+  auto at = text.find(" [#");
+  return at != std::string::npos && at + 3 < text.size() &&
+         std::isdigit(static_cast<unsigned char>(text[at + 3])) != 0;
+}
+
+// "BUG kz_req (Tainted: G B): Poison overwritten": what SLUB finds in a cache.
+bool is_slab_report(const std::string& text) {
+  return text.starts_with("BUG ") && text.find("ainted") != std::string::npos;
 }
 
 }  // namespace
@@ -83,7 +103,7 @@ bool counts_against(const std::string& text, int level, const std::vector<std::s
       if (!name.empty() && names(text, name)) return true;
   for (auto r : reports)
     if (text.find(r) != std::string::npos) return true;
-  return is_warning(text);
+  return is_warning(text) || tells_of_death(text) || is_slab_report(text);
 }
 
 std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys) {
