@@ -130,6 +130,8 @@ void DeviceWorker::start_by_clerk(Op op, uint32_t slot) {
     std::swap(blocks_[rng_() % blocks_.size()], blocks_.back());
     task.block = std::move(blocks_.back());
     blocks_.pop_back();
+    slots_[slot].freed = task.block->addr();
+    slots_[slot].freed_bytes = task.block->size();
   }
   slots_[slot].by_clerk = true;
   ++by_clerk_;
@@ -159,12 +161,26 @@ void DeviceWorker::answered(ClerkAnswer& a) {
   if (a.status != Status::ok) return bad(a.slot, a.status);
   if (s.op == Op::alloc) {
     bump(book(Op::alloc).verified);
-    for (const auto& held : blocks_)
-      if (a.block->addr() < held->addr() + held->size() && held->addr() < a.block->addr() + a.block->size())
-        wrong(Op::alloc, fmt::format("HBM at {:#x} was given out twice", a.block->addr().value));
+    if (is_ours(*a.block))
+      wrong(Op::alloc, fmt::format("HBM at {:#x} was given out twice", a.block->addr().value));
     blocks_.push_back(std::move(a.block));
   }
   good(nullptr, a.slot, a.seen);
+}
+
+// Does it meet memory that this context had already when it was allocated? A free that the clerk has not
+// answered by now was asked for after it.
+bool DeviceWorker::is_ours(const HbmBlock& block) const {
+  auto meets = [&](HbmAddr addr, uint64_t size) {
+    return block.addr() < addr + size && addr < block.addr() + block.size();
+  };
+  auto meets_block = [&](const HbmBlock& other) { return meets(other.addr(), other.size()); };
+  return std::ranges::any_of(blocks_, [&](const auto& held) { return meets_block(*held); }) ||
+         std::ranges::any_of(
+             slots_,
+             [&](const Slot& s) { return s.in_use && s.op == Op::free && meets(s.freed, s.freed_bytes); }) ||
+         (homes_ && meets_block(homes_->memory())) || (matmul_ && meets_block(matmul_->memory())) ||
+         (vector_ && meets_block(vector_->memory()));
 }
 
 void DeviceWorker::good(Lane* lane, uint32_t slot, Clock::time_point seen) {

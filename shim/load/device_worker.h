@@ -38,6 +38,8 @@ class DeviceWorker {
     Clock::time_point intended, sent;
     uint32_t home = 0, from = 0;  // places in HBM: the one written or read, and the source of copy_hbm
     uint64_t length = 0;
+    HbmAddr freed;  // the block of a free under way
+    uint64_t freed_bytes = 0;
     unsigned variant = 0;
     Op checked = Op::nop;  // what a check belongs to
     bool by_clerk = false, in_use = false;
@@ -72,6 +74,7 @@ class DeviceWorker {
   void good(Lane* lane, uint32_t slot, Clock::time_point seen);
   void bad(uint32_t slot, Status status);
   void settle_homes(const Slot& s, bool ok);
+  bool is_ours(const HbmBlock& block) const;
   void check_result(Lane& lane, uint32_t slot);
   void look_at(uint32_t slot);
   void release(uint32_t slot);

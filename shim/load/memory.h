@@ -29,6 +29,7 @@ class Homes {
   uint32_t take(std::mt19937_64& rng, bool to_read);
   void give_back(uint32_t i) { idle_.push_back(i); }
   size_t size() const { return homes_.size(); }
+  const HbmBlock& memory() const { return *block_; }
 
  private:
   std::unique_ptr<HbmBlock> block_;
@@ -44,6 +45,7 @@ class Calculation {
   Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots);
   Command command(uint32_t slot, unsigned variant) const;
   HbmAddr result(uint32_t slot) const { return block_->addr() + (2 * operand_ + slot * result_); }
+  const HbmBlock& memory() const { return *block_; }
   uint64_t result_bytes() const { return want_[0].size(); }
   std::span<const std::byte> want(unsigned variant) const { return want_[variant]; }
   bool right(std::span<const std::byte> got, unsigned variant) const;

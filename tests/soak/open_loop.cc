@@ -2,6 +2,7 @@
 // The load engine on the device under test: operations of every kind at a constant rate, whatever the device
 // does, each of them accounted for and every result looked at.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <mutex>
@@ -49,13 +50,22 @@ class WrongResults {
                   << (copies_ > 0 ? ", but copies are as well" : "");
     if (copies_ > 0) return;
     for (auto& detail : computed_) {
-      detail["celsius"] = device_.telemetry().core_celsius.value_or(0);
+      detail["celsius"] = celsius();
       evidence(ev::compute_wrong, detail);
     }
   }
 
  private:
   static constexpr size_t kMostComputed = 8;
+
+  // Where the device is gone, the evidence stands without it.
+  double celsius() {
+    try {
+      return device_.telemetry().core_celsius.value_or(0);
+    } catch (const Error&) {
+      return 0;
+    }
+  }
 
   void add_computed(const load::WrongResult& w) {
     size_t wrong = 0;
@@ -113,6 +123,8 @@ KZ_TEST(
   load::run_process(
       plan, 0, ledger, [&](const std::string&) -> Device& { return device(); }, load::Start::now, hooks);
   auto sum = load::add_up(ledger);
+  results.judge();
+  EXPECT_EQ(sum->all.mismatched, 0u) << fmt::format("{}", fmt::join(sum->findings, "; "));
   for (size_t w = 0; w < ledger.workers().size(); ++w) {
     const auto& a = ledger.account(w);
     // Told as any other test's: the harness knows what a lost device or a call without an answer leaves
@@ -120,7 +132,6 @@ KZ_TEST(
     if (a.has_error != 0 && sum->all.lost == 0)
       throw Error({static_cast<Errc>(a.errc), "load", "the device", a.error, "", 0});
   }
-  results.judge();
   judge_books(device(), *sum);
   metric("load.sent", static_cast<double>(sum->all.sent), "operations");
   metric("load.late", static_cast<double>(sum->late), "operations");

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// A device made by hand for tests of the load engine: its every delay and fault is chosen.
+#pragma once
+
+#include <climits>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shim/base/error.h"
+#include "shim/load/engine.h"
+#include "shim/load/report.h"
+
+namespace kz::load {
+
+// Completes commands in order, each `service` after the later of its submission and the end of the one
+// before; during a stall nothing completes. Memory is the process's own; HBM addresses are pointers.
+struct HandMade {
+  std::chrono::nanoseconds service = 100us;
+  std::chrono::nanoseconds stall_from{0}, stall_for{0};                          // since the first submission
+  std::function<Status(uint64_t)> status = [](uint64_t) { return Status::ok; };  // of the n-th command
+  std::function<bool(uint64_t)> swallow = [](uint64_t) { return false; };
+  std::function<bool(uint64_t)> spoil = [](uint64_t) { return false; };  // its copy flips a bit
+  uint64_t gone_after = UINT64_MAX;
+  // Every allocation of a context from this one on, counted from 0, gets the memory of another.
+  unsigned twins_from = UINT_MAX, twin_of = 0;
+};
+
+class HandQueue final : public Queue {
+ public:
+  HandQueue(const HandMade& how, const QueueSpec& spec) : how_(how), depth_(1u << spec.order) {}
+  uint16_t id() const override { return 1; }
+  uint32_t depth() const override { return depth_; }
+  uint32_t outstanding() const override { return static_cast<uint32_t>(pending_.size()) + swallowed_; }
+  Ticket submit(const Command& command, bool) override {
+    uint64_t n = next_++;
+    if (n >= how_.gone_after) throw Error({Errc::gone, "submit to", "queue 1", "the device is gone", "", 0});
+    if (outstanding() >= depth_) throw Error({Errc::busy, "submit to", "queue 1", "full", "", 0});
+    auto now = Clock::now();
+    if (n == 0) first_ = now;
+    if (how_.swallow(n)) {
+      ++swallowed_;
+      return n + 1;
+    }
+    auto begin = std::max(now, last_end_);
+    auto stall = first_ + how_.stall_from, over = stall + how_.stall_for;
+    last_end_ = begin + how_.service;
+    if (how_.stall_for > 0ns && last_end_ >= stall && last_end_ < over) last_end_ = over + how_.service;
+    pending_.push_back({n + 1, last_end_, how_.status(n), command, how_.spoil(n)});
+    return n + 1;
+  }
+  void ring() override {}
+  uint16_t cid(Ticket t) const override { return static_cast<uint16_t>(t); }
+  std::vector<Completion> poll() override {
+    std::vector<Completion> out;
+    for (; !pending_.empty() && pending_.front().at <= Clock::now(); pending_.pop_front()) {
+      Pending& p = pending_.front();
+      if (const auto* copy = std::get_if<cmd::Copy>(&p.command.work);
+          copy != nullptr && p.status == Status::ok) {
+        auto* to = reinterpret_cast<std::byte*>(copy->dst.addr);
+        std::memmove(to, reinterpret_cast<const std::byte*>(copy->src.addr), copy->len);
+        if (p.spoil) to[copy->len / 2] ^= std::byte{4};
+      }
+      out.push_back({p.ticket, p.status, 0, p.at, p.at});
+    }
+    return out;
+  }
+  std::vector<Completion> wait(Deadline deadline) override {
+    for (;;) {
+      auto out = poll();
+      if (!out.empty() || deadline.passed()) return out;
+      auto until =
+          pending_.empty() ? deadline.left() : std::min(deadline.left(), pending_.front().at - Clock::now());
+      std::this_thread::sleep_for(std::max(until, 0ns));
+    }
+  }
+  std::vector<Completion> reset(Deadline) override { return {}; }
+  void overfill(const Command&) override {}
+  const QueueAudit& audit() const override { return audit_; }
+
+ private:
+  struct Pending {
+    Ticket ticket;
+    Clock::time_point at;
+    Status status;
+    Command command;
+    bool spoil;
+  };
+  const HandMade& how_;
+  uint32_t depth_, swallowed_ = 0;
+  uint64_t next_ = 0;
+  Clock::time_point first_, last_end_;
+  std::deque<Pending> pending_;
+  QueueAudit audit_;
+};
+
+class HandBlock final : public HbmBlock {
+ public:
+  explicit HandBlock(std::shared_ptr<std::vector<std::byte>> bytes) : bytes_(std::move(bytes)) {}
+  HbmAddr addr() const override { return {reinterpret_cast<uint64_t>(bytes_->data())}; }
+  uint64_t size() const override { return bytes_->size(); }
+  Status free() override { return Status::ok; }
+
+ private:
+  std::shared_ptr<std::vector<std::byte>> bytes_;
+};
+
+class HandContext final : public Context {
+ public:
+  explicit HandContext(const HandMade& how) : how_(how) {}
+  uint32_t id() const override { return 1; }
+  std::unique_ptr<Queue> open_queue(const QueueSpec& s) override {
+    return std::make_unique<HandQueue>(how_, s);
+  }
+  std::unique_ptr<HbmBlock> alloc(Bytes size) override {
+    unsigned n = allocations_++;
+    auto bytes = n >= how_.twins_from ? twin_ : std::make_shared<std::vector<std::byte>>(size.value);
+    if (n == how_.twin_of) twin_ = bytes;
+    return std::make_unique<HandBlock>(bytes);
+  }
+  Status free_raw(HbmAddr) override { return Status::ok; }
+
+ private:
+  const HandMade& how_;
+  unsigned allocations_ = 0;
+  std::shared_ptr<std::vector<std::byte>> twin_;
+};
+
+class HandBuffer final : public DmaBuffer {
+ public:
+  explicit HandBuffer(uint64_t size) : bytes_(size) {}
+  std::span<std::byte> bytes() override { return bytes_; }
+  Iova iova() const override { return {reinterpret_cast<uint64_t>(bytes_.data())}; }
+  void unmap() override {}
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class HandDevice final : public Device {
+ public:
+  explicit HandDevice(HandMade how) : how_(std::move(how)) {
+    caps_.have = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc, Cap::telemetry};
+    identity_.uri = "hand:";
+  }
+  const Identity& identity() const override { return identity_; }
+  const Capabilities& capabilities() const override { return caps_; }
+  ConfigSpace& config() override { refuse(); }
+  Telemetry telemetry() override { return {}; }
+  uint32_t read_register(uint32_t) override { refuse(); }
+  void write_register(uint32_t, uint32_t) override { refuse(); }
+  void wait_register(uint32_t, uint32_t, uint32_t, Deadline) override { refuse(); }
+  void reset(ResetKind, Deadline) override { refuse(); }
+  void recover(Deadline) override { refuse(); }
+  std::shared_ptr<DmaBuffer> dma_buffer(const DmaSpec& spec) override {
+    return std::make_shared<HandBuffer>(spec.size.value);
+  }
+  std::unique_ptr<Context> create_context() override { return std::make_unique<HandContext>(how_); }
+  Context& root_context() override { refuse(); }
+  HbmAddr physical(const Context&, HbmAddr) override { refuse(); }
+  Aperture& aperture() override { refuse(); }
+  std::vector<uint64_t> interrupt_counts() override { return {}; }
+
+ private:
+  [[noreturn]] static void refuse() { throw Error({Errc::unsupported, "call", "hand:", "not here", "", 0}); }
+  HandMade how_;
+  Identity identity_;
+  Capabilities caps_;
+};
+
+inline std::unique_ptr<Sum> run_on(const HandMade& how, const std::string& profile) {
+  Plan plan = parse_plan(profile, "test");
+  Ledger ledger(plan);
+  HandDevice device(how);
+  run_process(
+      plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
+  return add_up(ledger);
+}
+
+}  // namespace kz::load
