@@ -112,10 +112,11 @@ void DeviceWorker::loop(Clock::time_point start) {
 bool DeviceWorker::may_send(Clock::time_point now) {
   if (!sending_) return false;
   bool enough = job_.count != 0 && started_ >= job_.count;
-  // What was due before the end is started a moment after it too, if there is room.
-  bool over = now >= end_ && (!job_.open_loop || start_ + next_.next() >= end_ || blocked_);
+  // What was due before the end is started after it, too: for as long as an operation may take.
+  bool due = job_.open_loop && start_ + next_.next() < end_;
+  bool over = now >= end_ && (!due || now >= end_ + job_.timeout);
   if (!enough && !over && ledger_.stop() == 0) return true;
-  if (job_.open_loop) note_backlog(std::min(now, end_), true);
+  if (job_.open_loop) give_up_backlog(now);
   return false;
 }
 
@@ -135,7 +136,7 @@ bool DeviceWorker::send(Clock::time_point now) {
     }
     if (job_.open_loop) next_.advance();
   }
-  if (job_.open_loop) note_backlog(now, false);
+  if (job_.open_loop) note_backlog(now);
   for (Lane& lane : lanes_)
     if (std::exchange(lane.held, false)) lane.queue->ring();
   return n == job_.batch;
@@ -177,12 +178,20 @@ bool DeviceWorker::send_one(Clock::time_point intended, Clock::time_point now) {
   return true;
 }
 
-void DeviceWorker::note_backlog(Clock::time_point now, bool at_end) {
+void DeviceWorker::note_backlog(Clock::time_point now) {
   uint64_t most = job_.count != 0 ? job_.count : UINT64_MAX;
   while (due_.index() < most && start_ + due_.next() <= now && start_ + due_.next() < end_) due_.advance();
-  uint64_t backlog = due_.index() > next_.index() ? due_.index() - next_.index() : 0;
-  raise_to(account_.backlog_max, backlog);
-  if (at_end) bump(account_.not_started, backlog);
+  if (due_.index() > next_.index()) raise_to(account_.backlog_max, due_.index() - next_.index());
+}
+
+// What was due and will not be started any more. It has waited until now, and would have taken longer: left
+// out of the latencies, a device that stalls at the end would look better than one that stalls before.
+void DeviceWorker::give_up_backlog(Clock::time_point now) {
+  note_backlog(now);
+  for (; next_.index() < due_.index(); next_.advance()) {
+    bump(account_.not_started);
+    book(draw()).latency.record(static_cast<uint64_t>((now - start_ - next_.next()).count()));
+  }
 }
 
 // Until the next start is due, or something may have completed.
@@ -242,7 +251,7 @@ void DeviceWorker::give_up(Cancel why) {
     s.in_use = false;
   }
   for (Lane& lane : lanes_) lane.slots.clear();
-  if (job_.open_loop && std::exchange(sending_, false)) note_backlog(std::min(Clock::now(), end_), true);
+  if (job_.open_loop && std::exchange(sending_, false)) give_up_backlog(Clock::now());
   account_.ended_ns = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
 }
 

@@ -54,7 +54,8 @@ class DeviceWorker {
   void loop(Clock::time_point start);
   bool send(Clock::time_point now);
   bool send_one(Clock::time_point intended, Clock::time_point now);
-  void note_backlog(Clock::time_point now, bool at_end);
+  void note_backlog(Clock::time_point now);
+  void give_up_backlog(Clock::time_point now);
   void rest(Clock::time_point now);
   void look_for_lost(Clock::time_point now);
   void give_up(Cancel why);

@@ -41,7 +41,8 @@ struct OpAccount {
   uint64_t bytes;       // moved by completed ones
   uint64_t verified;    // whose result was looked at
   uint64_t mismatched;  // and found wrong; they count as completed
-  Histogram latency;    // ns from the intended start to the completion, of completed ones
+  // ns from the intended start to the completion of completed ones, to the end of those that never started
+  Histogram latency;
   uint64_t outstanding() const { return sent - completed - failed - cancelled - lost; }
 };
 
@@ -57,7 +58,7 @@ struct WorkerAccount {
   std::array<uint64_t, kStatuses> failed_by;
   std::array<uint64_t, kCancels> cancelled_by;
   // Back-pressure: starts later than the job's `late`, the latest one, most operations that were due and not
-  // started, those never started because the time was over, and how often a due operation found no room.
+  // started, those due and never started, and how often a due operation found no room.
   uint64_t late, late_max_ns, backlog_max, not_started, ring_full;
   uint64_t queue_faults;        // forbidden fields of the queues' audits, added up
   uint64_t began_ns, ended_ns;  // CLOCK_MONOTONIC

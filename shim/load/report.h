@@ -23,7 +23,7 @@ struct Sum {
   std::vector<std::string> findings;  // the first wrong result of each worker, at most 8
 
   bool balanced() const;  // sent = completed + failed + cancelled + lost, for every operation
-  bool clean() const;     // balanced, and nothing failed, was cancelled or lost, or came back wrong
+  bool clean() const;     // balanced, all that was due was sent, and all that was sent came back right
 };
 
 // Of the workers that `which` says.

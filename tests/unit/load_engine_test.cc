@@ -21,7 +21,7 @@ TEST(load_engine, every_operation_is_sent_and_accounted_for) {
   EXPECT_THAT(s->errors, ::testing::IsEmpty());
   EXPECT_THAT(s->findings, ::testing::IsEmpty());
   EXPECT_TRUE(s->clean());
-  EXPECT_EQ(s->all.sent + s->not_started, 600u);
+  EXPECT_EQ(s->all.sent, 600u);
   EXPECT_EQ(s->all.completed, s->all.sent);
   EXPECT_GT(s->all.verified, 50u);
   for (Op op : {Op::copy_in, Op::copy_out, Op::copy_hbm, Op::nop, Op::alloc, Op::free, Op::telemetry})
@@ -34,7 +34,7 @@ TEST(load_engine, a_stall_shows_in_the_latency_of_all_that_should_have_started_i
   auto s = run_on({.service = 20us, .stall_from = 400ms, .stall_for = 200ms},
                   "[a]\nmix=nop\nrate=500\ntime=1s\nentries=64\n");
   ASSERT_TRUE(s->clean());
-  EXPECT_EQ(s->all.completed + s->not_started, 500u);
+  EXPECT_EQ(s->all.completed, 500u);
   EXPECT_NEAR(static_cast<double>(us(s->all.latency.max())), 200'000, 30'000);
   EXPECT_NEAR(static_cast<double>(us(s->all.latency.quantile(0.9))), 100'000, 30'000);
   EXPECT_LT(us(s->all.latency.quantile(0.7)), 60'000u);
@@ -52,14 +52,38 @@ TEST(load_engine, the_same_stall_hides_in_a_closed_loop) {
   EXPECT_GE(us(s->all.latency.max()), 190'000u);
 }
 
-TEST(load_engine, what_was_due_but_never_started_is_said) {
-  // 100/s served, 1000/s wanted, 500 ms.
-  auto s = run_on({.service = 10ms}, "[a]\nmix=nop\nrate=1000\ntime=500ms\ndepth=2\n");
+TEST(load_engine, a_stall_at_the_end_shows_as_one_in_the_middle) {
+  // From 250 ms to 550 ms nothing completes, and the load ends at 300 ms: 25 operations are due in the stall
+  // before that, all of them wait for 250 ms or more.
+  auto s = run_on({.service = 20us, .stall_from = 250ms, .stall_for = 300ms},
+                  "[a]\nmix=nop\nrate=500\ntime=300ms\ndepth=8\n");
   EXPECT_TRUE(s->clean());
-  EXPECT_EQ(s->all.sent + s->not_started, 500u);
-  EXPECT_GT(s->all.sent, 10u);
-  EXPECT_LE(s->all.sent, 52u);
-  EXPECT_EQ(s->backlog_max, s->not_started);
+  EXPECT_EQ(s->all.completed, 150u);
+  EXPECT_EQ(s->all.latency.count(), 150u);
+  EXPECT_GT(us(s->all.latency.quantile(0.9)), 240'000u);
+}
+
+TEST(load_engine, what_was_due_but_never_started_counts_with_the_time_it_waited) {
+  // 100/s served, 1000/s wanted for 200 ms: the last of 200 would start after 2 s, we wait for 300 ms.
+  for (const std::string end : {"", "count=200\n"}) {
+    auto s = run_on({.service = 10ms}, "[a]\nmix=nop\nrate=1000\ntime=200ms\ntimeout=300ms\ndepth=2\n" + end);
+    EXPECT_FALSE(s->clean());
+    EXPECT_TRUE(s->balanced());
+    EXPECT_EQ(s->all.sent + s->not_started, 200u);
+    EXPECT_GT(s->all.sent, 10u);
+    EXPECT_LE(s->all.sent, 55u);
+    EXPECT_GT(s->not_started, 100u);
+    EXPECT_EQ(s->all.latency.count(), 200u);
+    // The latest was due at 200 ms, the first that never started at 50 ms, and 500 ms was the end.
+    EXPECT_GT(us(s->all.latency.quantile(0.9)), 290'000u);
+  }
+}
+
+TEST(load_engine, what_waits_when_the_device_is_lost_counts_with_the_time_it_waited) {
+  auto s = run_on({.service = 10ms, .gone_after = 20}, "[a]\nmix=nop\nrate=1000\ntime=5s\ndepth=2\n");
+  EXPECT_EQ(s->device_lost, 1u);
+  EXPECT_GT(s->not_started, 50u);
+  EXPECT_EQ(s->all.latency.count(), s->all.completed + s->not_started);
 }
 
 TEST(load_engine, failures_are_counted_by_status) {
@@ -170,9 +194,19 @@ TEST(load_engine, io_uring_nops_and_file_reads_keep_the_same_books) {
     EXPECT_EQ(closed->all.latency.count(), 100'000u) << target;
     auto open = run_host("[a]\ntarget=" + target + "\nrate=10k\ntime=200ms\nsize=4K\n");
     EXPECT_TRUE(open->clean()) << target;
-    EXPECT_EQ(open->all.completed + open->not_started, 2000u) << target;
+    EXPECT_EQ(open->all.completed, 2000u) << target;
   }
   std::remove(file.c_str());
+}
+
+TEST(load_engine, io_uring_too_slow_for_the_rate_is_said) {
+  // Faster than any: what is due in 20 ms takes longer than these and the timeout together.
+  auto s = run_host("[a]\ntarget=nop\nrate=500M\ntime=20ms\ntimeout=20ms\n");
+  EXPECT_FALSE(s->clean());
+  EXPECT_TRUE(s->balanced());
+  EXPECT_EQ(s->all.sent + s->not_started, 10'000'000u);
+  EXPECT_EQ(s->all.latency.count(), 10'000'000u);
+  EXPECT_GT(us(s->all.latency.max()), 20'000u);
 }
 
 TEST(load_engine, what_a_file_refuses_is_a_failure_not_a_success) {
