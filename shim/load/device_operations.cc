@@ -91,7 +91,6 @@ Op DeviceWorker::draw() {
 
 Command DeviceWorker::make(Op op, uint32_t slot) {
   Slot& s = slots_[slot];
-  s.variant = static_cast<unsigned>(sequence_ & 1);
   if (op == Op::copy_in) {
     s.home = homes_->take(rng_, false);
     auto& home = (*homes_)[s.home];
@@ -117,7 +116,9 @@ Command DeviceWorker::make(Op op, uint32_t slot) {
   }
   ++sequence_;
   if (op == Op::nop) return {cmd::Nop{}};
-  return (op == Op::matmul ? matmul_ : vector_)->command(slot, s.variant);
+  const Calculation& c = op == Op::matmul ? *matmul_ : *vector_;
+  s.variant = c.next_variant(slot);
+  return c.command(slot, s.variant);
 }
 
 void DeviceWorker::start_by_clerk(Op op, uint32_t slot) {
@@ -224,6 +225,7 @@ void DeviceWorker::check_result(Lane& lane, uint32_t slot) {
   s.checked = s.op;
   s.op = Op::check;
   s.length = c.result_bytes();
+  mark_unwritten(host_->bytes(slot).first(s.length));
   s.intended = s.sent = Clock::now();
   bump(book(Op::check).sent);
   lane.slots[lane.queue->submit({cmd::Copy{at(c.result(slot)), host_->place(slot), s.length}}, true)] = slot;
@@ -235,8 +237,8 @@ void DeviceWorker::look_at(uint32_t slot) {
   auto got = host_->bytes(slot).first(s.length);
   if (s.op == Op::check) {
     bump(book(s.checked).verified);
-    const Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
-    if (c.right(got, s.variant)) return;
+    Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
+    if (c.right(got, s.variant)) return c.note_seen(slot, s.variant);
     wrong(s.checked, fmt::format("{}: the result is wrong", to_string(s.checked)));
     show_wrong(s, c.result(slot), c.want(s.variant), got);
     return;

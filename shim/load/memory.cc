@@ -70,37 +70,51 @@ uint32_t Homes::take(std::mt19937_64& rng, bool to_read) {
 
 Calculation::Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue,
                          unsigned slots)
-    : op_(op), job_(job) {
+    : op_(op), job_(job), seen_(slots, 1) {
   Dtype type = op == Op::matmul ? job.dtype : Dtype::f32;
   size_t n = op == Op::matmul ? size_t{job.dim} * job.dim : job.elements;
   std::mt19937_64 rng(job.seed + 17);
   std::vector<int> a(n), b(n);
-  for (auto* m : {&a, &b})
-    for (int& v : *m) v = static_cast<int>(rng() % 17) - 8;
+  // No element of b is 0 or that of a: even of one element, the variants have different results.
+  for (size_t i = 0; i < n; ++i) {
+    a[i] = static_cast<int>(rng() % 17) - 8;
+    do b[i] = static_cast<int>(rng() % 17) - 8;
+    while (b[i] == 0 || b[i] == a[i]);
+  }
   for (auto& w : want_) w.resize(n * 4);
   op == Op::matmul ? make_products(a, b) : make_sums(a, b);
 
   operand_ = align_up(n * element_bytes(type), piece_alignment);
   result_ = align_up(n * 4, piece_alignment);
   block_ = context.alloc({2 * operand_ + slots * result_});
-  auto staging = device.dma_buffer({.size = {operand_}});
+  load(device, queue, a, b);
+}
+
+// The operands, and something that is no result where results will be: an earlier load may have left right
+// ones.
+void Calculation::load(Device& device, Queue& queue, const std::vector<int>& a, const std::vector<int>& b) {
+  Dtype type = op_ == Op::matmul ? job_.dtype : Dtype::f32;
+  auto staging = device.dma_buffer({.size = {std::max(operand_, result_)}});
   for (unsigned i = 0; i < 2; ++i) {
     auto bytes = encoded(i == 0 ? a : b, type);
     std::ranges::copy(bytes, staging->bytes().begin());
     run_ok(queue, {cmd::Copy{at(staging->iova()), at(block_->addr() + i * operand_), bytes.size()}});
   }
+  mark_unwritten(staging->bytes());
+  for (uint32_t s = 0; s < seen_.size(); ++s)
+    run_ok(queue, {cmd::Copy{at(staging->iova()), at(result(s)), result_bytes()}});
 }
 
-// A B and B A.
+// A B and B B.
 void Calculation::make_products(const std::vector<int>& a, const std::vector<int>& b) {
   size_t n = job_.dim;
   std::vector<int64_t> row(n);
   for (unsigned variant = 0; variant < 2; ++variant) {
-    const auto &l = variant == 0 ? a : b, &r = variant == 0 ? b : a;
+    const auto& l = variant == 0 ? a : b;
     for (size_t i = 0; i < n; ++i) {
       std::ranges::fill(row, 0);
       for (size_t k = 0; k < n; ++k)
-        for (size_t j = 0; j < n; ++j) row[j] += int64_t{l[i * n + k]} * r[k * n + j];
+        for (size_t j = 0; j < n; ++j) row[j] += int64_t{l[i * n + k]} * b[k * n + j];
       for (size_t j = 0; j < n; ++j) put_result(want_[variant], i * n + j, row[j], job_.dtype == Dtype::s8);
     }
   }
@@ -119,7 +133,7 @@ Command Calculation::command(uint32_t slot, unsigned variant) const {
   if (op_ == Op::vector)
     return {cmd::Vector{a, b, result(slot), job_.elements, 0, variant == 0 ? VectorOp::add : VectorOp::sub}};
   return {cmd::Matmul{.a = variant == 0 ? a : b,
-                      .b = variant == 0 ? b : a,
+                      .b = b,
                       .c = result(slot),
                       .m = job_.dim,
                       .n = job_.dim,

@@ -38,11 +38,15 @@ class Homes {
 };
 
 // One kind of computation with operands in HBM that never change. It has two variants with different results,
-// used in turn, so that a result that was not written is not taken for a new one.
+// used in turn at each place for a result, so that one that was not written is not taken for a new one.
 class Calculation {
  public:
   // `slots` results may be under way at once. Loads the operands through `queue`.
   Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots);
+  // The variant that was not seen last at this place. What failed or was wrong does not count: it may not
+  // have been written.
+  unsigned next_variant(uint32_t slot) const { return seen_[slot] ^ 1u; }
+  void note_seen(uint32_t slot, unsigned variant) { seen_[slot] = static_cast<uint8_t>(variant); }
   Command command(uint32_t slot, unsigned variant) const;
   HbmAddr result(uint32_t slot) const { return block_->addr() + (2 * operand_ + slot * result_); }
   const HbmBlock& memory() const { return *block_; }
@@ -51,6 +55,7 @@ class Calculation {
   bool right(std::span<const std::byte> got, unsigned variant) const;
 
  private:
+  void load(Device& device, Queue& queue, const std::vector<int>& a, const std::vector<int>& b);
   void make_products(const std::vector<int>& a, const std::vector<int>& b);
   void make_sums(const std::vector<int>& a, const std::vector<int>& b);
 
@@ -59,6 +64,7 @@ class Calculation {
   uint64_t operand_ = 0, result_ = 0;  // bytes, aligned
   std::unique_ptr<HbmBlock> block_;
   std::vector<std::byte> want_[2];
+  std::vector<uint8_t> seen_;  // of each place for a result: the variant that was right there last
 };
 
 // Host memory, one piece a slot.

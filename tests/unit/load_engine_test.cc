@@ -53,14 +53,14 @@ TEST(load_engine, the_same_stall_hides_in_a_closed_loop) {
 }
 
 TEST(load_engine, a_stall_at_the_end_shows_as_one_in_the_middle) {
-  // From 250 ms to 550 ms nothing completes, and the load ends at 300 ms: 25 operations are due in the stall
-  // before that, all of them wait for 250 ms or more.
-  auto s = run_on({.service = 20us, .stall_from = 250ms, .stall_for = 300ms},
+  // From 200 ms to 500 ms nothing completes, and the load ends at 300 ms: 50 operations are due in the stall
+  // before that, all of them wait for 200 ms or more.
+  auto s = run_on({.service = 20us, .stall_from = 200ms, .stall_for = 300ms},
                   "[a]\nmix=nop\nrate=500\ntime=300ms\ndepth=8\n");
   EXPECT_TRUE(s->clean());
   EXPECT_EQ(s->all.completed, 150u);
   EXPECT_EQ(s->all.latency.count(), 150u);
-  EXPECT_GT(us(s->all.latency.quantile(0.9)), 240'000u);
+  EXPECT_GT(us(s->all.latency.quantile(0.9)), 190'000u);
 }
 
 TEST(load_engine, what_was_due_but_never_started_counts_with_the_time_it_waited) {
@@ -142,7 +142,7 @@ TEST(load_engine, a_count_ends_the_load_and_queues_are_shared_out) {
 }
 
 TEST(load_engine, a_device_without_the_capability_is_refused_before_anything_is_sent) {
-  auto s = run_on({}, "[a]\nmix=matmul\ntime=1s\n");
+  auto s = run_on({}, "[a]\nmix=matmul\ndtype=s8\ntime=1s\n");
   EXPECT_EQ(s->all.sent, 0u);
   ASSERT_EQ(s->errors.size(), 1u);
   EXPECT_THAT(s->errors[0], ::testing::HasSubstr("matmul"));
@@ -160,7 +160,8 @@ TEST(load_engine, a_stop_ends_it_early_and_everything_is_waited_for) {
       plan, 0, ledger, [&](const std::string&) -> Device& { return device; }, Start::now);
   stopper.join();
   auto s = add_up(ledger);
-  EXPECT_TRUE(s->clean());
+  EXPECT_TRUE(s->balanced());
+  EXPECT_EQ(s->all.completed, s->all.sent);
   EXPECT_GE(s->all.completed, 50u);
   EXPECT_LT(s->seconds, 5);
 }

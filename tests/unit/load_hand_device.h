@@ -17,6 +17,8 @@
 
 namespace kz::load {
 
+using HandMemory = std::vector<std::shared_ptr<std::vector<std::byte>>>;
+
 // Completes commands in order, each `service` after the later of its submission and the end of the one
 // before; during a stall nothing completes. Memory is the process's own; HBM addresses are pointers.
 struct HandMade {
@@ -25,10 +27,43 @@ struct HandMade {
   std::function<Status(uint64_t)> status = [](uint64_t) { return Status::ok; };  // of the n-th command
   std::function<bool(uint64_t)> swallow = [](uint64_t) { return false; };
   std::function<bool(uint64_t)> spoil = [](uint64_t) { return false; };  // its copy flips a bit
+  // How much of its result the n-th command writes; all but the middle is the case of a lost piece.
+  enum class Part { all, none, all_but_the_middle };
+  std::function<Part(uint64_t, const Command&)> part = [](uint64_t, const Command&) { return Part::all; };
   uint64_t gone_after = UINT64_MAX;
   // Every allocation of a context from this one on, counted from 0, gets the memory of another.
   unsigned twins_from = UINT_MAX, twin_of = 0;
+  // Where it is there, allocations of every context get the memory that those of the one before had.
+  std::shared_ptr<HandMemory> memory;
 };
+
+// A float of memory, or of a matrix of them.
+inline float& number(HbmAddr at, size_t i) { return reinterpret_cast<float*>(at.value)[i]; }
+
+inline void compute(const cmd::Vector& v) {
+  for (size_t i = 0; i < v.n; ++i)
+    number(v.dst, i) =
+        v.op == VectorOp::add ? number(v.a, i) + number(v.b, i) : number(v.a, i) - number(v.b, i);
+}
+
+inline void compute(const cmd::Matmul& m) {
+  for (size_t i = 0; i < m.m; ++i)
+    for (size_t j = 0; j < m.n; ++j) {
+      float sum = 0;
+      for (size_t k = 0; k < m.k; ++k) sum += number(m.a, i * m.k + k) * number(m.b, k * m.n + j);
+      number(m.c, i * m.n + j) = sum;
+    }
+}
+
+inline void copy_part(const cmd::Copy& copy, HandMade::Part part) {
+  auto* to = reinterpret_cast<std::byte*>(copy.dst.addr);
+  const auto* from = reinterpret_cast<const std::byte*>(copy.src.addr);
+  if (part == HandMade::Part::all) std::memmove(to, from, copy.len);
+  if (part != HandMade::Part::all_but_the_middle) return;
+  uint64_t third = copy.len / 3;
+  std::memmove(to, from, third);
+  std::memmove(to + 2 * third, from + 2 * third, copy.len - 2 * third);
+}
 
 class HandQueue final : public Queue {
  public:
@@ -50,7 +85,7 @@ class HandQueue final : public Queue {
     auto stall = first_ + how_.stall_from, over = stall + how_.stall_for;
     last_end_ = begin + how_.service;
     if (how_.stall_for > 0ns && last_end_ >= stall && last_end_ < over) last_end_ = over + how_.service;
-    pending_.push_back({n + 1, last_end_, how_.status(n), command, how_.spoil(n)});
+    pending_.push_back({n + 1, last_end_, how_.status(n), command, how_.spoil(n), how_.part(n, command)});
     return n + 1;
   }
   void ring() override {}
@@ -59,12 +94,7 @@ class HandQueue final : public Queue {
     std::vector<Completion> out;
     for (; !pending_.empty() && pending_.front().at <= Clock::now(); pending_.pop_front()) {
       Pending& p = pending_.front();
-      if (const auto* copy = std::get_if<cmd::Copy>(&p.command.work);
-          copy != nullptr && p.status == Status::ok) {
-        auto* to = reinterpret_cast<std::byte*>(copy->dst.addr);
-        std::memmove(to, reinterpret_cast<const std::byte*>(copy->src.addr), copy->len);
-        if (p.spoil) to[copy->len / 2] ^= std::byte{4};
-      }
+      if (p.status == Status::ok) carry_out(p);
       out.push_back({p.ticket, p.status, 0, p.at, p.at});
     }
     return out;
@@ -89,7 +119,19 @@ class HandQueue final : public Queue {
     Status status;
     Command command;
     bool spoil;
+    HandMade::Part part;
   };
+  static void carry_out(const Pending& p) {
+    if (const auto* copy = std::get_if<cmd::Copy>(&p.command.work)) {
+      copy_part(*copy, p.part);
+      if (p.spoil) reinterpret_cast<std::byte*>(copy->dst.addr)[copy->len / 2] ^= std::byte{4};
+    }
+    const auto* vector = std::get_if<cmd::Vector>(&p.command.work);
+    const auto* matmul = std::get_if<cmd::Matmul>(&p.command.work);
+    if (vector != nullptr && p.part == HandMade::Part::all) compute(*vector);
+    if (matmul != nullptr && p.part == HandMade::Part::all) compute(*matmul);
+  }
+
   const HandMade& how_;
   uint32_t depth_, swallowed_ = 0;
   uint64_t next_ = 0;
@@ -118,13 +160,20 @@ class HandContext final : public Context {
   }
   std::unique_ptr<HbmBlock> alloc(Bytes size) override {
     unsigned n = allocations_++;
-    auto bytes = n >= how_.twins_from ? twin_ : std::make_shared<std::vector<std::byte>>(size.value);
+    auto bytes = n >= how_.twins_from ? twin_ : fresh(n, size.value);
     if (n == how_.twin_of) twin_ = bytes;
     return std::make_unique<HandBlock>(bytes);
   }
   Status free_raw(HbmAddr) override { return Status::ok; }
 
  private:
+  std::shared_ptr<std::vector<std::byte>> fresh(unsigned n, uint64_t size) const {
+    if (how_.memory && n < how_.memory->size()) return how_.memory->at(n);
+    auto bytes = std::make_shared<std::vector<std::byte>>(size);
+    if (how_.memory) how_.memory->push_back(bytes);
+    return bytes;
+  }
+
   const HandMade& how_;
   unsigned allocations_ = 0;
   std::shared_ptr<std::vector<std::byte>> twin_;
@@ -144,7 +193,8 @@ class HandBuffer final : public DmaBuffer {
 class HandDevice final : public Device {
  public:
   explicit HandDevice(HandMade how) : how_(std::move(how)) {
-    caps_.have = {Cap::queues, Cap::contexts, Cap::dma, Cap::hbm_alloc, Cap::telemetry};
+    caps_.have = {Cap::queues,    Cap::contexts,   Cap::dma,   Cap::hbm_alloc,
+                  Cap::telemetry, Cap::matmul_f32, Cap::vector};
     identity_.uri = "hand:";
   }
   const Identity& identity() const override { return identity_; }
