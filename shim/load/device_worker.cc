@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned clerk_slots = 4;  // calls of the device itself that wait at once
 constexpr auto longest_rest = 20ms;  // how soon a stop is noticed
-constexpr auto short_rest = 500us;   // where more than one thing may happen
+constexpr auto short_rest = 500us;   // where the clerk may answer meanwhile
 
 void doze(std::chrono::nanoseconds t) {
   timespec ts{t.count() / 1'000'000'000, t.count() % 1'000'000'000};
@@ -199,19 +199,17 @@ void DeviceWorker::rest(Clock::time_point now) {
   std::chrono::nanoseconds budget = longest_rest;
   if (sending_ && !blocked_)
     budget = std::min<std::chrono::nanoseconds>(budget, job_.open_loop ? start_ + next_.next() - now : 0ns);
-  unsigned busy = 0;
-  for (Lane& lane : lanes_) busy += lane.queue->outstanding() > 0 ? 1 : 0;
-  if (busy > 1 || (busy == 1 && by_clerk_ > 0))
-    budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
+  busy_.clear();
+  Lane* only = nullptr;
+  for (Lane& lane : lanes_)
+    if (lane.queue->outstanding() > 0) busy_.push_back((only = &lane)->queue.get());
+  // The clerk's answers have the time they came; they only must not wait long for the books.
+  if (!busy_.empty() && by_clerk_ > 0) budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
   if (budget <= 0ns) return;
-  if (busy == 0) {
-    if (by_clerk_ > 0) return inbox_.wait(budget);
-    return doze(budget);
-  }
-  Lane* lane;
-  do lane = &lanes_[next_lane_++ % lanes_.size()];
-  while (lane->queue->outstanding() == 0);
-  for (const Completion& c : lane->queue->wait(Deadline(budget))) ended(*lane, c);
+  if (busy_.empty() && by_clerk_ > 0) return inbox_.wait(budget);
+  if (busy_.empty()) return doze(budget);
+  if (busy_.size() > 1) return wait_for_any(busy_, budget);  // collect() takes what is there
+  for (const Completion& c : only->queue->wait(Deadline(budget))) ended(*only, c);
 }
 
 void DeviceWorker::collect() {

@@ -98,6 +98,7 @@ class DeviceWorker {
   std::unique_ptr<Context> context_;
   std::vector<Lane> lanes_;
   size_t next_lane_ = 0;
+  std::vector<Queue*> busy_;  // those with something outstanding, of the latest rest()
   std::unique_ptr<HostSlots> host_;
   std::unique_ptr<Homes> homes_;
   std::unique_ptr<Calculation> matmul_, vector_;

@@ -141,6 +141,14 @@ TEST(load_engine, a_count_ends_the_load_and_queues_are_shared_out) {
   EXPECT_LT(s->seconds, 3);
 }
 
+TEST(load_engine, a_queue_is_not_slow_because_another_of_its_thread_is) {
+  // Operations go to the two queues in turn; the slow one has always something under way.
+  auto s = run_on({.service = 100us, .slow_service = 1900us}, "[a]\nmix=nop\nrate=1000\nqueues=2\ntime=1s\n");
+  EXPECT_TRUE(s->clean());
+  EXPECT_LT(us(s->all.latency.quantile(0.35)), 350u);  // the fast queue's half
+  EXPECT_GT(us(s->all.latency.quantile(0.75)), 1850u);
+}
+
 TEST(load_engine, a_device_without_the_capability_is_refused_before_anything_is_sent) {
   auto s = run_on({}, "[a]\nmix=matmul\ndtype=s8\ntime=1s\n");
   EXPECT_EQ(s->all.sent, 0u);

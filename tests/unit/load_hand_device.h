@@ -23,6 +23,7 @@ using HandMemory = std::vector<std::shared_ptr<std::vector<std::byte>>>;
 // before; during a stall nothing completes. Memory is the process's own; HBM addresses are pointers.
 struct HandMade {
   std::chrono::nanoseconds service = 100us;
+  std::chrono::nanoseconds slow_service{0};  // of every second queue of a context, where it is not 0
   std::chrono::nanoseconds stall_from{0}, stall_for{0};                          // since the first submission
   std::function<Status(uint64_t)> status = [](uint64_t) { return Status::ok; };  // of the n-th command
   std::function<bool(uint64_t)> swallow = [](uint64_t) { return false; };
@@ -67,7 +68,10 @@ inline void copy_part(const cmd::Copy& copy, HandMade::Part part) {
 
 class HandQueue final : public Queue {
  public:
-  HandQueue(const HandMade& how, const QueueSpec& spec) : how_(how), depth_(1u << spec.order) {}
+  HandQueue(const HandMade& how, const QueueSpec& spec, unsigned number)
+      : how_(how),
+        service_(how.slow_service > 0ns && number % 2 == 1 ? how.slow_service : how.service),
+        depth_(1u << spec.order) {}
   uint16_t id() const override { return 1; }
   uint32_t depth() const override { return depth_; }
   uint32_t outstanding() const override { return static_cast<uint32_t>(pending_.size()) + swallowed_; }
@@ -83,8 +87,8 @@ class HandQueue final : public Queue {
     }
     auto begin = std::max(now, last_end_);
     auto stall = first_ + how_.stall_from, over = stall + how_.stall_for;
-    last_end_ = begin + how_.service;
-    if (how_.stall_for > 0ns && last_end_ >= stall && last_end_ < over) last_end_ = over + how_.service;
+    last_end_ = begin + service_;
+    if (how_.stall_for > 0ns && last_end_ >= stall && last_end_ < over) last_end_ = over + service_;
     pending_.push_back({n + 1, last_end_, how_.status(n), command, how_.spoil(n), how_.part(n, command)});
     return n + 1;
   }
@@ -95,7 +99,7 @@ class HandQueue final : public Queue {
     for (; !pending_.empty() && pending_.front().at <= Clock::now(); pending_.pop_front()) {
       Pending& p = pending_.front();
       if (p.status == Status::ok) carry_out(p);
-      out.push_back({p.ticket, p.status, 0, p.at, p.at});
+      out.push_back({p.ticket, p.status, 0, p.at, Clock::now()});
     }
     return out;
   }
@@ -133,6 +137,7 @@ class HandQueue final : public Queue {
   }
 
   const HandMade& how_;
+  const std::chrono::nanoseconds service_;
   uint32_t depth_, swallowed_ = 0;
   uint64_t next_ = 0;
   Clock::time_point first_, last_end_;
@@ -156,7 +161,7 @@ class HandContext final : public Context {
   explicit HandContext(const HandMade& how) : how_(how) {}
   uint32_t id() const override { return 1; }
   std::unique_ptr<Queue> open_queue(const QueueSpec& s) override {
-    return std::make_unique<HandQueue>(how_, s);
+    return std::make_unique<HandQueue>(how_, s, queues_++);
   }
   std::unique_ptr<HbmBlock> alloc(Bytes size) override {
     unsigned n = allocations_++;
@@ -175,7 +180,7 @@ class HandContext final : public Context {
   }
 
   const HandMade& how_;
-  unsigned allocations_ = 0;
+  unsigned allocations_ = 0, queues_ = 0;
   std::shared_ptr<std::vector<std::byte>> twin_;
 };
 
