@@ -154,6 +154,7 @@ void DeviceWorker::answered(ClerkAnswer& a) {
   if (s.op == Op::alloc) --allocs_under_way_;
   if (a.error) {
     if (a.error->code() == Errc::timeout) {
+      look_for_device();
       bump(book(s.op).lost);
       release(a.slot);
     }
@@ -269,6 +270,7 @@ void DeviceWorker::wrong(Op op, const std::string& what) {
 void DeviceWorker::release(uint32_t slot) {
   slots_[slot].in_use = false;
   idle_slots_.push_back(slot);
+  ++ended_;
 }
 
 }  // namespace kz::load

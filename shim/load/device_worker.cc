@@ -15,6 +15,7 @@ namespace {
 
 constexpr unsigned clerk_slots = 4;  // calls of the device itself that wait at once
 constexpr auto longest_rest = 20ms;  // how soon a stop is noticed
+constexpr auto look_every = 250ms;   // at operations that take too long, and at a device that is silent
 constexpr auto short_rest = 500us;   // where the clerk may answer meanwhile
 
 void doze(std::chrono::nanoseconds t) {
@@ -222,10 +223,21 @@ void DeviceWorker::collect() {
     for (ClerkAnswer& a : inbox_.take()) answered(a);
 }
 
+// Silence may have a reason: of a device that is lost no operation is. Throws Error(gone).
+void DeviceWorker::look_for_device() const {
+  for (const Lane& lane : lanes_) lane.queue->look_for_device();
+}
+
 // An operation that is out for longer than it may take is lost, whatever else completes.
 void DeviceWorker::look_for_lost(Clock::time_point now) {
   if (now < next_look_) return;
-  next_look_ = now + std::min<std::chrono::nanoseconds>(job_.timeout / 4, 100ms);
+  next_look_ = now + std::min<std::chrono::nanoseconds>(job_.timeout / 4, look_every);
+  bool overdue =
+      std::ranges::any_of(slots_, [&](const Slot& s) { return s.in_use && now - s.sent >= job_.timeout; });
+  bool silent = under_way() > 0 && ended_ == ended_before_;
+  ended_before_ = ended_;
+  if (overdue || silent) look_for_device();
+  if (!overdue) return;
   std::string first;
   for (Slot& s : slots_) {
     if (!s.in_use || now - s.sent < job_.timeout) continue;
@@ -233,7 +245,6 @@ void DeviceWorker::look_for_lost(Clock::time_point now) {
     bump(book(s.op).lost);
     s.in_use = false;
   }
-  if (first.empty()) return;
   give_up(Cancel::stopped);  // what was sent later and is not overdue
   throw Error({Errc::timeout, "run", fmt::format("job {}", job_.name),
                fmt::format("no answer to {} for {}", first, kz::to_string(job_.timeout)),

@@ -57,6 +57,7 @@ class DeviceWorker {
   void note_backlog(Clock::time_point now);
   void give_up_backlog(Clock::time_point now);
   void rest(Clock::time_point now);
+  void look_for_device() const;
   void look_for_lost(Clock::time_point now);
   void give_up(Cancel why);
   void collect();
@@ -110,7 +111,8 @@ class DeviceWorker {
   std::vector<uint32_t> idle_slots_;
   unsigned weight_ = 0;  // of the whole mix
   uint64_t sequence_ = 0, started_ = 0;
-  Schedule due_, next_;  // operations due by now, and the next to start
+  uint64_t ended_ = 0, ended_before_ = 0;  // operations; at the latest look for lost ones
+  Schedule due_, next_;                    // operations due by now, and the next to start
   Clock::time_point start_, end_, next_look_;
   bool sending_ = true, blocked_ = false;
 };

@@ -123,6 +123,18 @@ TEST(load_engine, a_device_that_goes_away_cancels_what_was_outstanding) {
   EXPECT_GT(s->all.cancelled, 30u);
 }
 
+TEST(load_engine, a_device_that_is_lost_without_a_word_is_found_by_looking) {
+  for (const std::string timeout : {"200ms", "30s"}) {
+    auto s = run_on({.service = 100us, .silent_after = 50},
+                    "[a]\nmix=nop\nrate=1000\ntime=20s\ntimeout=" + timeout + "\n");
+    EXPECT_TRUE(s->balanced());
+    EXPECT_EQ(s->device_lost, 1u);
+    EXPECT_EQ(s->all.lost, 0u);
+    EXPECT_GT(s->cancelled_by[static_cast<size_t>(Cancel::device_gone)], 10u);
+    EXPECT_LT(s->seconds, 5);
+  }
+}
+
 TEST(load_engine, a_flipped_bit_is_found) {
   HandMade how{.service = 10us};
   how.spoil = [](uint64_t n) { return n > 200 && n % 50 == 0; };

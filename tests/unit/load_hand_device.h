@@ -32,6 +32,7 @@ struct HandMade {
   enum class Part { all, none, all_but_the_middle };
   std::function<Part(uint64_t, const Command&)> part = [](uint64_t, const Command&) { return Part::all; };
   uint64_t gone_after = UINT64_MAX;
+  uint64_t silent_after = UINT64_MAX;  // nothing is answered from then on, and a look finds the device lost
   // Every allocation of a context from this one on, counted from 0, gets the memory of another.
   unsigned twins_from = UINT_MAX, twin_of = 0;
   // Where it is there, allocations of every context get the memory that those of the one before had.
@@ -81,7 +82,8 @@ class HandQueue final : public Queue {
     if (outstanding() >= depth_) throw Error({Errc::busy, "submit to", "queue 1", "full", "", 0});
     auto now = Clock::now();
     if (n == 0) first_ = now;
-    if (how_.swallow(n)) {
+    silent_ |= n >= how_.silent_after;
+    if (silent_ || how_.swallow(n)) {
       ++swallowed_;
       return n + 1;
     }
@@ -115,6 +117,9 @@ class HandQueue final : public Queue {
   std::vector<Completion> reset(Deadline) override { return {}; }
   void overfill(const Command&) override {}
   const QueueAudit& audit() const override { return audit_; }
+  void look_for_device() const override {
+    if (silent_) throw Error({Errc::gone, "wait on", "queue 1", "registers read all ones", "", 0});
+  }
 
  private:
   struct Pending {
@@ -140,6 +145,7 @@ class HandQueue final : public Queue {
   const std::chrono::nanoseconds service_;
   uint32_t depth_, swallowed_ = 0;
   uint64_t next_ = 0;
+  bool silent_ = false;
   Clock::time_point first_, last_end_;
   std::deque<Pending> pending_;
   QueueAudit audit_;
