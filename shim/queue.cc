@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "shim/base/error.h"
+#include "shim/status_error.h"
 
 namespace kz {
 
@@ -47,9 +48,10 @@ Completion run_ok(Queue& queue, const Command& command, std::chrono::nanoseconds
   std::string target = fmt::format("{} on queue {}", name_of(command.work), queue.id());
   if (c.status == Status::lost)
     throw Error({Errc::gone, "run", target, "the queue or device was reset before it completed", "", 0});
-  throw Error({Errc::status, "run", target,
-               fmt::format("ended with {} ({:#x})", to_string(c.status), static_cast<unsigned>(c.status)), "",
-               0});
+  throw StatusError(
+      c.status,
+      {Errc::status, "run", target,
+       fmt::format("ended with {} ({:#x})", to_string(c.status), static_cast<unsigned>(c.status)), "", 0});
 }
 
 }  // namespace kz

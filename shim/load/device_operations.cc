@@ -160,7 +160,10 @@ void DeviceWorker::answered(ClerkAnswer& a) {
     }
     throw *a.error;
   }
-  if (a.status != Status::ok) return bad(a.slot, a.status);
+  if (a.status != Status::ok) {
+    note_finding(a.finding);
+    return bad(a.slot, a.status);
+  }
   if (s.op == Op::alloc) {
     bump(book(Op::alloc).verified);
     if (is_ours(*a.block))
@@ -263,8 +266,12 @@ void DeviceWorker::show_wrong(const Slot& s, HbmAddr addr, std::span<const std::
 }
 
 void DeviceWorker::wrong(Op op, const std::string& what) {
-  if (account_.finding[0] == '\0') what.copy(account_.finding, sizeof account_.finding - 1);
+  note_finding(what);
   bump(book(op).mismatched);
+}
+
+void DeviceWorker::note_finding(const std::string& what) {
+  if (account_.finding[0] == '\0') what.copy(account_.finding, sizeof account_.finding - 1);
 }
 
 void DeviceWorker::release(uint32_t slot) {

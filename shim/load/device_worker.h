@@ -81,6 +81,7 @@ class DeviceWorker {
   void look_at(uint32_t slot);
   void release(uint32_t slot);
   void wrong(Op op, const std::string& what);
+  void note_finding(const std::string& what);
   void show_wrong(const Slot& s, HbmAddr addr, std::span<const std::byte> want,
                   std::span<const std::byte> got) const;
   OpAccount& book(Op op) { return account_.ops[static_cast<size_t>(op)]; }

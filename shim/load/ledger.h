@@ -53,7 +53,7 @@ struct WorkerAccount {
   uint32_t has_error;
   uint32_t device_lost;
   char error[512];    // why it failed to start or broke off
-  char finding[256];  // the first thing that was wrong with a result
+  char finding[256];  // the first thing that was wrong with a result, or failed with a reason
   OpAccount ops[kOps];
   std::array<uint64_t, kStatuses> failed_by;
   std::array<uint64_t, kCancels> cancelled_by;

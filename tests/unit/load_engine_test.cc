@@ -102,6 +102,29 @@ TEST(load_engine, failures_are_counted_by_status) {
   EXPECT_EQ(s->all.cancelled, ends_in(7));
 }
 
+TEST(load_engine, a_refused_allocation_keeps_its_status_and_its_reason) {
+  auto s =
+      run_on({.service = 10us, .alloc_status = Status::denied}, "[a]\nmix=alloc\nrate=500\ntime=200ms\n");
+  EXPECT_TRUE(s->balanced());
+  EXPECT_GT(s->all.failed, 10u);
+  EXPECT_EQ(s->failed_by[static_cast<size_t>(Status::denied)], s->all.failed);
+  ASSERT_EQ(s->findings.size(), 1u);
+  EXPECT_THAT(s->findings[0], ::testing::HasSubstr("the device refuses"));
+}
+
+TEST(load_engine, telemetry_of_all_ones_is_a_failure_and_no_loss_while_registers_answer) {
+  auto s = run_on({.service = 10us, .telemetry_lies = true}, "[a]\nmix=telemetry\nrate=500\ntime=100ms\n");
+  EXPECT_EQ(s->device_lost, 0u);
+  EXPECT_EQ(s->all.sent, 50u);
+  EXPECT_EQ(s->all.failed, 50u);
+  ASSERT_EQ(s->findings.size(), 1u);
+  EXPECT_THAT(s->findings[0], ::testing::HasSubstr("telemetry"));
+  s = run_on({.service = 10us, .all_ones = true}, "[a]\nmix=telemetry\nrate=500\ntime=100ms\n");
+  EXPECT_EQ(s->device_lost, 1u);
+  EXPECT_EQ(s->all.failed, 0u);
+  EXPECT_TRUE(s->balanced());
+}
+
 TEST(load_engine, a_command_that_never_ends_is_lost_and_ends_the_load) {
   HandMade how{.service = 10us};
   how.swallow = [](uint64_t n) { return n == 20; };

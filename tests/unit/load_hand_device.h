@@ -14,6 +14,8 @@
 #include "shim/base/error.h"
 #include "shim/load/engine.h"
 #include "shim/load/report.h"
+#include "shim/status_error.h"
+#include "shim/uapi/kz_regs.h"
 
 namespace kz::load {
 
@@ -37,6 +39,9 @@ struct HandMade {
   unsigned twins_from = UINT_MAX, twin_of = 0;
   // Where it is there, allocations of every context get the memory that those of the one before had.
   std::shared_ptr<HandMemory> memory;
+  Status alloc_status = Status::ok;  // of the device, from the third allocation of a context on
+  bool telemetry_lies = false;       // it reads all ones, registers do not
+  bool all_ones = false;             // registers do, too
 };
 
 // A float of memory, or of a matrix of them.
@@ -171,6 +176,8 @@ class HandContext final : public Context {
   }
   std::unique_ptr<HbmBlock> alloc(Bytes size) override {
     unsigned n = allocations_++;
+    if (how_.alloc_status != Status::ok && n >= 2)
+      throw StatusError(how_.alloc_status, {Errc::status, "allocate", "HBM", "the device refuses", "", 0});
     auto bytes = n >= how_.twins_from ? twin_ : fresh(n, size.value);
     if (n == how_.twin_of) twin_ = bytes;
     return std::make_unique<HandBlock>(bytes);
@@ -204,15 +211,19 @@ class HandBuffer final : public DmaBuffer {
 class HandDevice final : public Device {
  public:
   explicit HandDevice(HandMade how) : how_(std::move(how)) {
-    caps_.have = {Cap::queues,    Cap::contexts,   Cap::dma,   Cap::hbm_alloc,
-                  Cap::telemetry, Cap::matmul_f32, Cap::vector};
+    caps_.have = {Cap::queues,    Cap::contexts,   Cap::dma,    Cap::hbm_alloc,
+                  Cap::telemetry, Cap::matmul_f32, Cap::vector, Cap::registers};
     identity_.uri = "hand:";
   }
   const Identity& identity() const override { return identity_; }
   const Capabilities& capabilities() const override { return caps_; }
   ConfigSpace& config() override { refuse(); }
-  Telemetry telemetry() override { return {}; }
-  uint32_t read_register(uint32_t) override { refuse(); }
+  Telemetry telemetry() override {
+    Telemetry t;
+    t.all_ones = how_.telemetry_lies || how_.all_ones;
+    return t;
+  }
+  uint32_t read_register(uint32_t) override { return how_.all_ones ? ~0u : KZ_MAGIC; }
   void write_register(uint32_t, uint32_t) override { refuse(); }
   void wait_register(uint32_t, uint32_t, uint32_t, Deadline) override { refuse(); }
   void reset(ResetKind, Deadline) override { refuse(); }

@@ -167,7 +167,7 @@ std::string load_table(const json& d) {
           b.at("backlog_max").get<uint64_t>(), b.at("not_started").get<uint64_t>(),
           b.at("ring_full").get<uint64_t>());
     for (const json& f : job.at("findings"))
-      out += "             wrong: " + printable(f.get<std::string>()) + "\n";
+      out += "             found: " + printable(f.get<std::string>()) + "\n";
   }
   const json& t = d.at("total");
   auto n = [&](const char* key) { return t.at(key).get<uint64_t>(); };
