@@ -80,10 +80,10 @@ void DeviceWorker::run(Clock::time_point start) noexcept {
     ledger_.set_state(index_, WorkerAccount::ended);
   } catch (const Error& e) {
     give_up(e.code() == Errc::gone ? Cancel::device_gone : Cancel::stopped);
-    account_.fail(WorkerAccount::broke_off, e);
+    ledger_.break_off(index_, e);
   } catch (const std::exception& e) {
     give_up(Cancel::stopped);
-    account_.fail(WorkerAccount::broke_off, Error({Errc::io, "run", "load", e.what(), "", 0}));
+    ledger_.break_off(index_, Error({Errc::io, "run", "load", e.what(), "", 0}));
   }
 }
 

@@ -149,7 +149,7 @@ void HostWorker::run(Clock::time_point start) noexcept {
     bump(book_.cancelled, under_way_);
     give_up_backlog(now_ns());
     account_.ended_ns = static_cast<uint64_t>(now_ns());
-    account_.fail(WorkerAccount::broke_off, e);
+    ledger_.break_off(index_, e);
   }
 }
 

@@ -101,6 +101,11 @@ class Ledger {
   WorkerAccount::State state(size_t worker) const {
     return static_cast<WorkerAccount::State>(__atomic_load_n(&accounts_[worker].state, __ATOMIC_ACQUIRE));
   }
+  // A worker ends early. So do all others: without its share they are not the load that was asked for.
+  void break_off(size_t worker, const Error& error) {
+    accounts_[worker].fail(WorkerAccount::broke_off, error);
+    ask_stop(1);
+  }
   // Of workers whose process is gone: what they had outstanding is cancelled. True where there was any, or
   // the worker had not come to its end.
   bool settle(unsigned process);

@@ -137,6 +137,17 @@ TEST(load_engine, a_command_that_never_ends_is_lost_and_ends_the_load) {
   EXPECT_THAT(s->errors[0], ::testing::HasSubstr("no answer to nop"));
 }
 
+TEST(load_engine, what_one_thread_loses_ends_the_load_of_all) {
+  HandMade how{.service = 10us};
+  how.swallow = [](uint64_t n) { return n == 20; };
+  how.sound_contexts = 2;  // the second thread of [a] is the one
+  auto s =
+      run_on(how, "[global]\nmix=nop\ntime=20s\nrate=1000\n[b]\ntimeout=9s\n[a]\nthreads=2\ntimeout=200ms\n");
+  EXPECT_TRUE(s->balanced());
+  EXPECT_GE(s->all.lost, 1u);
+  EXPECT_LT(s->seconds, 5);
+}
+
 TEST(load_engine, a_device_that_goes_away_cancels_what_was_outstanding) {
   auto s = run_on({.service = 5ms, .gone_after = 50}, "[a]\nmix=nop\nrate=1000\ntime=5s\n");
   EXPECT_TRUE(s->balanced());

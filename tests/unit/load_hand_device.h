@@ -34,6 +34,7 @@ struct HandMade {
   enum class Part { all, none, all_but_the_middle };
   std::function<Part(uint64_t, const Command&)> part = [](uint64_t, const Command&) { return Part::all; };
   uint64_t gone_after = UINT64_MAX;
+  unsigned sound_contexts = 0;         // the first so many swallow and spoil nothing
   uint64_t silent_after = UINT64_MAX;  // nothing is answered from then on, and a look finds the device lost
   // Every allocation of a context from this one on, counted from 0, gets the memory of another.
   unsigned twins_from = UINT_MAX, twin_of = 0;
@@ -74,10 +75,11 @@ inline void copy_part(const cmd::Copy& copy, HandMade::Part part) {
 
 class HandQueue final : public Queue {
  public:
-  HandQueue(const HandMade& how, const QueueSpec& spec, unsigned number)
+  HandQueue(const HandMade& how, const QueueSpec& spec, unsigned number, bool sound)
       : how_(how),
         service_(how.slow_service > 0ns && number % 2 == 1 ? how.slow_service : how.service),
-        depth_(1u << spec.order) {}
+        depth_(1u << spec.order),
+        sound_(sound) {}
   uint16_t id() const override { return 1; }
   uint32_t depth() const override { return depth_; }
   uint32_t outstanding() const override { return static_cast<uint32_t>(pending_.size()) + swallowed_; }
@@ -88,7 +90,7 @@ class HandQueue final : public Queue {
     auto now = Clock::now();
     if (n == 0) first_ = now;
     silent_ |= n >= how_.silent_after;
-    if (silent_ || how_.swallow(n)) {
+    if (silent_ || (!sound_ && how_.swallow(n))) {
       ++swallowed_;
       return n + 1;
     }
@@ -96,7 +98,8 @@ class HandQueue final : public Queue {
     auto stall = first_ + how_.stall_from, over = stall + how_.stall_for;
     last_end_ = begin + service_;
     if (how_.stall_for > 0ns && last_end_ >= stall && last_end_ < over) last_end_ = over + service_;
-    pending_.push_back({n + 1, last_end_, how_.status(n), command, how_.spoil(n), how_.part(n, command)});
+    pending_.push_back(
+        {n + 1, last_end_, how_.status(n), command, !sound_ && how_.spoil(n), how_.part(n, command)});
     return n + 1;
   }
   void ring() override {}
@@ -150,6 +153,7 @@ class HandQueue final : public Queue {
   const std::chrono::nanoseconds service_;
   uint32_t depth_, swallowed_ = 0;
   uint64_t next_ = 0;
+  const bool sound_;
   bool silent_ = false;
   Clock::time_point first_, last_end_;
   std::deque<Pending> pending_;
@@ -169,10 +173,10 @@ class HandBlock final : public HbmBlock {
 
 class HandContext final : public Context {
  public:
-  explicit HandContext(const HandMade& how) : how_(how) {}
+  HandContext(const HandMade& how, bool sound) : how_(how), sound_(sound) {}
   uint32_t id() const override { return 1; }
   std::unique_ptr<Queue> open_queue(const QueueSpec& s) override {
-    return std::make_unique<HandQueue>(how_, s, queues_++);
+    return std::make_unique<HandQueue>(how_, s, queues_++, sound_);
   }
   std::unique_ptr<HbmBlock> alloc(Bytes size) override {
     unsigned n = allocations_++;
@@ -193,6 +197,7 @@ class HandContext final : public Context {
   }
 
   const HandMade& how_;
+  const bool sound_;
   unsigned allocations_ = 0, queues_ = 0;
   std::shared_ptr<std::vector<std::byte>> twin_;
 };
@@ -231,7 +236,9 @@ class HandDevice final : public Device {
   std::shared_ptr<DmaBuffer> dma_buffer(const DmaSpec& spec) override {
     return std::make_shared<HandBuffer>(spec.size.value);
   }
-  std::unique_ptr<Context> create_context() override { return std::make_unique<HandContext>(how_); }
+  std::unique_ptr<Context> create_context() override {
+    return std::make_unique<HandContext>(how_, contexts_++ < how_.sound_contexts);
+  }
   Context& root_context() override { refuse(); }
   HbmAddr physical(const Context&, HbmAddr) override { refuse(); }
   Aperture& aperture() override { refuse(); }
@@ -240,6 +247,7 @@ class HandDevice final : public Device {
  private:
   [[noreturn]] static void refuse() { throw Error({Errc::unsupported, "call", "hand:", "not here", "", 0}); }
   HandMade how_;
+  unsigned contexts_ = 0;
   Identity identity_;
   Capabilities caps_;
 };
