@@ -140,6 +140,16 @@ def case_process_killed(binary, tmp):
     assert 0 < d["total"]["cancelled_by"].get("process-died", 0) <= 8, d["total"]
 
 
+def case_child_told_to_stop(binary, tmp):
+    """By somebody else than us: the load was shorter than it should be, and that is not a success."""
+    load = Load(binary, tmp, "told", SLOW)
+    load.under_way()
+    [child] = load.descendants("internal-load")
+    os.kill(child, signal.SIGTERM)
+    d = load.end(1, "told to stop")
+    assert not d["interrupted"] and d["total"]["completed"] == d["total"]["sent"], d["total"]
+
+
 def case_one_of_two_killed(binary, tmp):
     load = Load(binary, tmp, "one-killed", SLOW + "processes=2\n")
     load.under_way()

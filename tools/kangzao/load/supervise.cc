@@ -72,9 +72,24 @@ class LoadSupervisor {
       if (overdue()) end_children();
       std::this_thread::sleep_for(look);
     }
+    // Cut short, and not by us, nor by a worker that says why.
+    if (ledger_.stop() > asked_ && !told_why())
+      trouble("a process of the load was told to stop by somebody else");
   }
 
  private:
+  void ask_stop(int level) {
+    asked_ = std::max(asked_, level);
+    ledger_.ask_stop(level);
+  }
+
+  bool told_why() const {
+    for (size_t w = 0; w < ledger_.workers().size(); ++w)
+      if (ledger_.state(w) == WorkerAccount::broke_off || ledger_.state(w) == WorkerAccount::failed_to_start)
+        return true;
+    return false;
+  }
+
   double seconds() const {
     auto start = Clock::time_point(std::chrono::nanoseconds(ledger_.start()));
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -113,7 +128,7 @@ class LoadSupervisor {
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !cut_off) continue;
       trouble(fmt::format("process {} (pid {}) of the load ended early: {}", c.process, c.pid,
                           describe_status(status)));
-      ledger_.ask_stop(1);
+      ask_stop(1);
     }
   }
 
@@ -123,9 +138,9 @@ class LoadSupervisor {
     if (told_to_stop() && !out_.interrupted) {
       out_.interrupted = true;
       count_signals_from_here();
-      ledger_.ask_stop(1);
+      ask_stop(1);
     }
-    if (more_signals != 0) ledger_.ask_stop(2);
+    if (more_signals != 0) ask_stop(2);
     if (ledger_.stop() != 0 && !stopping_) stopping_ = Deadline(longest_timeout() + end_grace);
   }
 
@@ -140,7 +155,7 @@ class LoadSupervisor {
     if (!failed && !preparing.passed()) return;
     if (!failed && !ready)
       trouble(fmt::format("the load was not ready after {}", to_string(preparing.budget())));
-    if (!ready) ledger_.ask_stop(1);
+    if (!ready) ask_stop(1);
   }
 
   std::chrono::nanoseconds longest_timeout() const {
@@ -191,6 +206,7 @@ class LoadSupervisor {
   Fd text_;
   std::vector<LoadChild> children_;
   std::optional<Deadline> stopping_;
+  int asked_ = 0;  // the stop level that we set
 };
 
 // How run and its exit codes see an error that kept a load from starting.
