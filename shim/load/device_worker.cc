@@ -36,7 +36,7 @@ DeviceWorker::DeviceWorker(const Job& job, const WorkerId& id, Device& device, C
       account_(ledger.account(index)),
       hooks_(hooks),
       rng_(job.seed * 0x9e3779b97f4a7c15u + index),
-      due_(job, id.sender, id.senders),
+      due_(job, id),
       next_(due_) {
   for (unsigned w : job_.mix) weight_ += w;
 }

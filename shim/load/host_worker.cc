@@ -56,7 +56,7 @@ HostWorker::HostWorker(const Job& job, const WorkerId& id, Ledger& ledger, size_
       index_(index),
       account_(ledger.account(index)),
       book_(account_.ops[static_cast<size_t>(Op::io)]),
-      due_(job, id.sender, id.senders),
+      due_(job, id),
       next_(due_),
       random_(job.seed * 0x9e3779b97f4a7c15u + index) {}
 

@@ -66,11 +66,6 @@ struct WorkerAccount {
   void fail(State how, const Error& error);
 };
 
-// One thread of load.
-struct WorkerId {
-  unsigned job = 0, process = 0, device = 0, thread = 0;
-  unsigned sender = 0, senders = 1;  // among those that share the job's rate on the device
-};
 // All of a plan, always in the same order.
 std::vector<WorkerId> workers_of(const Plan& plan);
 
