@@ -236,10 +236,28 @@ void DeviceWorker::check_result(Lane& lane, uint32_t slot) {
   lane.held = true;
 }
 
+void DeviceWorker::check_home(Lane& lane, uint32_t home) {
+  const auto& h = (*homes_)[home];
+  uint32_t slot = idle_slots_.back();
+  idle_slots_.pop_back();
+  auto now = Clock::now();
+  slots_[slot] = {.op = Op::check,
+                  .intended = now,
+                  .sent = now,
+                  .home = home,
+                  .length = h.tag.length,
+                  .checked = Op::copy_in,
+                  .in_use = true};
+  mark_unwritten(host_->bytes(slot).first(h.tag.length));
+  bump(book(Op::check).sent);
+  lane.slots[lane.queue->submit({cmd::Copy{at(h.addr), host_->place(slot), h.tag.length}}, true)] = slot;
+  lane.held = true;
+}
+
 void DeviceWorker::look_at(uint32_t slot) {
   Slot& s = slots_[slot];
   auto got = host_->bytes(slot).first(s.length);
-  if (s.op == Op::check) {
+  if (s.op == Op::check && s.checked != Op::copy_in) {
     bump(book(s.checked).verified);
     Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
     if (c.right(got, s.variant)) return c.note_seen(slot, s.variant);
@@ -247,6 +265,12 @@ void DeviceWorker::look_at(uint32_t slot) {
     show_wrong(s, c.result(slot), c.want(s.variant), got);
     return;
   }
+  look_at_copy(slot);
+}
+
+void DeviceWorker::look_at_copy(uint32_t slot) {
+  Slot& s = slots_[slot];
+  auto got = host_->bytes(slot).first(s.length);
   auto& home = (*homes_)[s.home];
   if (!home.known) return;
   bump(book(s.op).verified);

@@ -99,7 +99,7 @@ void DeviceWorker::loop(Clock::time_point start) {
     collect();
     sending_ = may_send(now);
     bool sent = sending_ && send(now);
-    if (!sending_ && under_way() == 0) break;
+    if (!sending_ && !read_back(now) && under_way() == 0) break;
     if (ledger_.stop() > 1) {
       give_up(Cancel::stopped);
       break;
@@ -138,9 +138,32 @@ bool DeviceWorker::send(Clock::time_point now) {
     if (job_.open_loop) next_.advance();
   }
   if (job_.open_loop) note_backlog(now);
+  ring_held();
+  return n == job_.batch;
+}
+
+void DeviceWorker::ring_held() {
   for (Lane& lane : lanes_)
     if (std::exchange(lane.held, false)) lane.queue->ring();
-  return n == job_.batch;
+}
+
+// At the end everything that a place should hold is read, an operation each: what no copy-out came by would
+// go unseen. True while there is more to read.
+bool DeviceWorker::read_back(Clock::time_point now) {
+  if (!job_.verify || !homes_ || ledger_.stop() != 0) return false;
+  if (read_back_until_ == Clock::time_point{}) {
+    if (under_way() > 0) return true;  // places are in use
+    read_back_until_ = now + job_.timeout;
+  }
+  if (now >= read_back_until_) return false;
+  for (; next_home_ < homes_->size(); ++next_home_) {
+    if (!(*homes_)[next_home_].known) continue;
+    Lane* lane = free_lane();
+    if (lane == nullptr || idle_slots_.empty()) break;
+    check_home(*lane, next_home_);
+  }
+  ring_held();
+  return next_home_ < homes_->size();
 }
 
 DeviceWorker::Lane* DeviceWorker::free_lane() {

@@ -54,6 +54,7 @@ class DeviceWorker {
   void loop(Clock::time_point start);
   bool send(Clock::time_point now);
   bool send_one(Clock::time_point intended, Clock::time_point now);
+  void ring_held();
   void note_backlog(Clock::time_point now);
   void give_up_backlog(Clock::time_point now);
   void rest(Clock::time_point now);
@@ -64,6 +65,7 @@ class DeviceWorker {
   unsigned under_way() const;
   bool may_send(Clock::time_point now);
   Lane* free_lane();
+  bool read_back(Clock::time_point now);
 
   // device_operations.cc: what an operation is, and whether it ended right
   void check_device() const;
@@ -78,7 +80,9 @@ class DeviceWorker {
   void settle_homes(const Slot& s, bool ok);
   bool is_ours(const HbmBlock& block) const;
   void check_result(Lane& lane, uint32_t slot);
+  void check_home(Lane& lane, uint32_t home);
   void look_at(uint32_t slot);
+  void look_at_copy(uint32_t slot);
   void release(uint32_t slot);
   void wrong(Op op, const std::string& what);
   void note_finding(const std::string& what);
@@ -113,7 +117,9 @@ class DeviceWorker {
   unsigned weight_ = 0;  // of the whole mix
   uint64_t sequence_ = 0, started_ = 0;
   uint64_t ended_ = 0, ended_before_ = 0;  // operations; at the latest look for lost ones
-  Schedule due_, next_;                    // operations due by now, and the next to start
+  uint32_t next_home_ = 0;                 // to be read back at the end
+  Clock::time_point read_back_until_{};
+  Schedule due_, next_;  // operations due by now, and the next to start
   Clock::time_point start_, end_, next_look_;
   bool sending_ = true, blocked_ = false;
 };

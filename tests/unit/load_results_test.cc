@@ -74,6 +74,21 @@ TEST(load_results, copies_that_leave_out_a_piece_are_found) {
     expect_all_found("mix=copy-in,copy-out\nsize=300-9000\ndepth=1\n", part, is_read_back, 5);
 }
 
+TEST(load_results, copies_are_looked_at_where_no_copy_out_comes_by) {
+  for (const std::string mix : {"copy-in", "copy-hbm", "copy-in,copy-hbm"}) {
+    HandMade how{.service = 5us};
+    const std::string job = "[a]\nmix=" + mix + "\nsize=4K\nloop=closed\ncount=300\n";
+    auto s = run_on(how, job);
+    EXPECT_TRUE(s->clean()) << mix;
+    EXPECT_EQ(s->all.verified, 66u) << mix;
+    how.spoil = [](uint64_t n) { return n == 360; };  // the first 66 fill the places
+    s = run_on(how, job);
+    EXPECT_EQ(s->all.mismatched, 1u) << mix;
+    EXPECT_TRUE(s->balanced()) << mix;
+    EXPECT_EQ(run_on(how, job + "verify=no\n")->all.verified, 0u);
+  }
+}
+
 TEST(load_results, memory_given_out_twice_is_found) {
   auto s =
       run_on({.service = 10us, .twins_from = 5}, "[a]\nmix=alloc,nop\nrate=2000\nblocks=12\ntime=100ms\n");

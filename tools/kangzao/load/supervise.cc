@@ -168,8 +168,8 @@ class LoadSupervisor {
     if (stopping_) return stopping_->passed();
     if (ledger_.start() == 0) return false;
     std::chrono::nanoseconds most{0};
-    // Until the last that was due is started, and until it has ended.
-    for (const auto& job : request_.plan.jobs) most = std::max(most, job.time + 2 * job.timeout);
+    // Until the last that was due is started, everything is read back, and the last of it has ended.
+    for (const auto& job : request_.plan.jobs) most = std::max(most, job.time + 3 * job.timeout);
     return std::chrono::duration<double>(most + end_grace).count() < seconds();
   }
 
