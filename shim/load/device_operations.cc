@@ -62,8 +62,9 @@ void DeviceWorker::check_device() const {
 }
 
 // Every place holds a payload before the load begins.
-void DeviceWorker::fill_homes() {
+void DeviceWorker::fill_homes(const TableCache& tables) {
   for (uint32_t i = 0; i < homes_->size(); ++i) {
+    tables.check_stop();
     auto& home = (*homes_)[i];
     home.tag = {sequence_++, home.addr.value, job_.seed, static_cast<uint32_t>(draw_size(job_.size))};
     if (job_.verify) write_payload(host_->bytes(0), home.tag);

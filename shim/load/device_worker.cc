@@ -43,7 +43,8 @@ DeviceWorker::DeviceWorker(const Job& job, const WorkerId& id, Device& device, C
 
 DeviceWorker::~DeviceWorker() { finish(); }
 
-void DeviceWorker::prepare() {
+void DeviceWorker::prepare(TableCache& tables) {
+  tables.check_stop();
   check_device();
   context_ = device_.create_context();
   // The job's queues, shared out: the first threads get one more where it does not come out even.
@@ -59,16 +60,16 @@ void DeviceWorker::prepare() {
   for (uint32_t s = slots; s-- > 0;) idle_slots_.push_back(s);
   Queue& first = *lanes_[0].queue;
   if (job_.wants(Op::matmul))
-    matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots);
+    matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots, tables);
   if (job_.wants(Op::vector))
-    vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots);
+    vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots, tables);
   uint64_t piece = job_.copies() ? job_.size.most : 64;
   for (const auto* c : {matmul_.get(), vector_.get()})
     if (c != nullptr) piece = std::max(piece, c->result_bytes());
   host_ = std::make_unique<HostSlots>(device_, slots, piece);
   if (job_.copies()) {
     homes_ = std::make_unique<Homes>(*context_, 2 * slots + 2, job_.size.most);
-    fill_homes();
+    fill_homes(tables);
   }
   blocks_.reserve(job_.blocks);
 }

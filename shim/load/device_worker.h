@@ -25,7 +25,7 @@ class DeviceWorker {
 
   // In the device's own thread: opens context and queues, gets memory, fills it. Throws Error, also
   // Error(unsupported) where the device cannot do the job.
-  void prepare();
+  void prepare(TableCache& tables);  // also throws Stopped
   // In a thread of its own. Throws nothing: what ends it early is in the books.
   void run(Clock::time_point start) noexcept;
   // In the device's own thread again: judges the queues' books, gives everything back.
@@ -69,7 +69,7 @@ class DeviceWorker {
 
   // device_operations.cc: what an operation is, and whether it ended right
   void check_device() const;
-  void fill_homes();
+  void fill_homes(const TableCache& tables);
   Op draw();
   Command make(Op op, uint32_t slot);
   void start_by_clerk(Op op, uint32_t slot);

@@ -11,6 +11,7 @@
 #include "shim/device.h"
 #include "shim/load/job.h"
 #include "shim/load/payload.h"
+#include "shim/load/tables.h"
 
 namespace kz::load {
 
@@ -42,7 +43,8 @@ class Homes {
 class Calculation {
  public:
   // `slots` results may be under way at once. Loads the operands through `queue`.
-  Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots);
+  Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots,
+              TableCache& tables);
   // The variant that was not seen last at this place. What failed or was wrong does not count: it may not
   // have been written.
   unsigned next_variant(uint32_t slot) const { return seen_[slot] ^ 1u; }
@@ -50,20 +52,18 @@ class Calculation {
   Command command(uint32_t slot, unsigned variant) const;
   HbmAddr result(uint32_t slot) const { return block_->addr() + (2 * operand_ + slot * result_); }
   const HbmBlock& memory() const { return *block_; }
-  uint64_t result_bytes() const { return want_[0].size(); }
-  std::span<const std::byte> want(unsigned variant) const { return want_[variant]; }
+  uint64_t result_bytes() const { return tables_->want[0].size(); }
+  std::span<const std::byte> want(unsigned variant) const { return tables_->want[variant]; }
   bool right(std::span<const std::byte> got, unsigned variant) const;
 
  private:
-  void load(Device& device, Queue& queue, const std::vector<int>& a, const std::vector<int>& b);
-  void make_products(const std::vector<int>& a, const std::vector<int>& b);
-  void make_sums(const std::vector<int>& a, const std::vector<int>& b);
+  void load(Device& device, Queue& queue, const TableCache& tables);
 
   Op op_;
   const Job& job_;
   uint64_t operand_ = 0, result_ = 0;  // bytes, aligned
   std::unique_ptr<HbmBlock> block_;
-  std::vector<std::byte> want_[2];
+  std::shared_ptr<const Tables> tables_;
   std::vector<uint8_t> seen_;  // of each place for a result: the variant that was right there last
 };
 
