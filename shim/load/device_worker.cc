@@ -133,7 +133,7 @@ bool DeviceWorker::send(Clock::time_point now) {
     if (job_.open_loop && (intended > now || intended >= end_)) break;
     if (!send_one(intended, now)) {
       blocked_ = true;
-      if (job_.open_loop) bump(account_.ring_full);
+      if (job_.open_loop && std::exchange(full_at_, next_.index()) != next_.index()) bump(account_.ring_full);
       break;
     }
     if (job_.open_loop) next_.advance();

@@ -121,6 +121,7 @@ class DeviceWorker {
   Clock::time_point read_back_until_{};
   Schedule due_, next_;  // operations due by now, and the next to start
   Clock::time_point start_, end_, next_look_;
+  uint64_t full_at_ = UINT64_MAX;  // the operation that found no room last
   bool sending_ = true, blocked_ = false;
 };
 

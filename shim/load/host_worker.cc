@@ -172,7 +172,9 @@ void HostWorker::loop() {
     unsigned wait_for = under_way_ + batch > depth ? under_way_ + batch - depth : 0;
     int64_t longest = longest_wait_ns;
     if (job_.open_loop && sending_) {
-      longest = std::clamp<int64_t>(start_ + next_.next().count() - now, 0, longest_wait_ns);
+      // At a full ring what is due waits for room, and so do we.
+      if (!idle_.empty())
+        longest = std::clamp<int64_t>(start_ + next_.next().count() - now, 0, longest_wait_ns);
       wait_for = idle_.empty() || fresh == 0 ? 1 : 0;
     }
     if (!sending_) wait_for = 1;
@@ -191,8 +193,8 @@ void HostWorker::loop() {
 
 // Fills entries with what is to start now; they are handed over by enter().
 unsigned HostWorker::put(int64_t now) {
-  unsigned room =
-      std::min<unsigned>({job_.batch, ring_.sq.ring_entries, static_cast<unsigned>(idle_.size())});
+  unsigned room = std::min<unsigned>(
+      {job_.batch, ring_.sq.ring_entries - not_taken_, static_cast<unsigned>(idle_.size())});
   if (job_.count != 0) room = static_cast<unsigned>(std::min<uint64_t>(room, job_.count - book_.sent));
   const uint32_t mask = ring_.sq.ring_entries - 1;
   uint32_t tail = ring_.sq.sqe_tail;
@@ -213,7 +215,7 @@ unsigned HostWorker::put(int64_t now) {
     set(tail++ & mask, slot);
   }
   if (job_.open_loop) {
-    if (n == room && idle_.empty() && start_ + next_.next().count() <= now) bump(account_.ring_full);
+    if (n == room && idle_.empty() && start_ + next_.next().count() <= now) note_full();
     note_due(now);
   }
   ring_.sq.sqe_tail = tail;
@@ -232,24 +234,24 @@ inline void HostWorker::set(uint32_t at, uint32_t slot) {
   sqe.addr = reinterpret_cast<uint64_t>(memory_) + uint64_t{slot} * block_bytes_;
 }
 
-// Hands over what was put and takes what is done, waiting for so many.
+// Once for each operation that finds no room.
+void HostWorker::note_full() {
+  if (std::exchange(full_at_, next_.index()) != next_.index()) bump(account_.ring_full);
+}
+
+// Hands over what was put and takes what is done, waiting for so many. What the kernel does not take now,
+// because completions have to be taken first or memory is short, is handed over by the next call.
 void HostWorker::enter(unsigned fresh, unsigned wait_for, int64_t longest_ns) {
+  unsigned all = fresh + not_taken_;
   __kernel_timespec ts{longest_ns / 1'000'000'000, longest_ns % 1'000'000'000};
   io_uring_getevents_arg arg{0, _NSIG / 8, 0, reinterpret_cast<uint64_t>(&ts)};
   unsigned flags = IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0);
   if (wait_for > 0) flags |= IORING_ENTER_EXT_ARG;
-  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, fresh,
+  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, all,
                      wait_for, flags, wait_for > 0 ? &arg : nullptr, wait_for > 0 ? sizeof arg : _NSIG / 8);
-  if (n == static_cast<long>(fresh) || (n < 0 && fresh == 0 && (errno == ETIME || errno == EINTR))) return;
-  // Entries that the kernel did not take yet are taken by the next call.
-  for (unsigned left = n > 0 ? fresh - static_cast<unsigned>(n) : fresh; left > 0;) {
-    if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY && errno != ETIME)
-      throw_errno("submit to", "io_uring");
-    n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, left, 0,
-                  IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0), nullptr,
-                  _NSIG / 8);
-    if (n > 0) left -= static_cast<unsigned>(n);
-  }
+  if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY && errno != ETIME)
+    throw_errno("submit to", "io_uring");
+  not_taken_ = all - static_cast<unsigned>(std::max(n, 0L));
 }
 
 // Operations of one batch that are done together took the same time: they are counted together.

@@ -35,6 +35,7 @@ class HostWorker {
   void note_failure(int32_t result);
   bool may_send(int64_t now) const;
   void note_due(int64_t now);
+  void note_full();
   void give_up_backlog(int64_t now);
 
   const Job& job_;
@@ -57,6 +58,8 @@ class HostWorker {
   std::vector<int64_t> began_;  // of each slot, ns
   std::vector<uint32_t> idle_;  // slots
   unsigned under_way_ = 0;
+  unsigned not_taken_ = 0;  // put into the ring, and not taken by the kernel yet
+  uint64_t full_at_ = UINT64_MAX;
   bool sending_ = true;
 };
 

@@ -101,9 +101,12 @@ class Ledger {
     accounts_[worker].fail(WorkerAccount::broke_off, error);
     ask_stop(1);
   }
-  // Of workers whose process is gone: what they had outstanding is cancelled. True where there was any, or
-  // the worker had not come to its end.
-  bool settle(unsigned process);
+  // Of workers whose process writes no more: what they had outstanding is cancelled. True where there was
+  // any, or the worker had not come to its end.
+  bool settle(unsigned process, Cancel why);
+  // From here on this object has a copy of its own: what processes still write is not seen. Throws
+  // Error(no_memory).
+  void detach();
 
  private:
   struct Head {

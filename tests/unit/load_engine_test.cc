@@ -261,11 +261,33 @@ TEST(load_engine, the_books_of_a_dead_process_balance_once_settled) {
   a.ops[0].failed = 1;
   ledger.set_state(0, WorkerAccount::running);
   EXPECT_FALSE(add_up(ledger)->balanced());
-  EXPECT_TRUE(ledger.settle(0));
+  a.began_ns = static_cast<uint64_t>(Clock::now().time_since_epoch().count()) - 3'000'000'000;
+  EXPECT_TRUE(ledger.settle(0, Cancel::process_died));
   auto s = add_up(ledger);
   EXPECT_TRUE(s->balanced());
+  EXPECT_NEAR(s->seconds, 3, 0.5);
   EXPECT_EQ(s->cancelled_by[static_cast<size_t>(Cancel::process_died)], 3u);
   EXPECT_FALSE(s->clean());
+}
+
+TEST(load_engine, books_that_are_wrong_both_ways_do_not_balance) {
+  Plan plan = parse_plan("[a]\nmix=nop\nthreads=2\n", "test");
+  Ledger ledger(plan);
+  ledger.account(0).ops[0].sent = 1;
+  ledger.account(1).ops[0].completed = 1;
+  EXPECT_FALSE(add_up(ledger)->balanced());
+}
+
+TEST(load_engine, books_that_are_taken_away_from_a_process_stay_as_they_are) {
+  Plan plan = parse_plan("[a]\nmix=nop\n", "test");
+  Ledger ours(plan);
+  Ledger theirs(plan, Fd(::dup(ours.fd())));
+  theirs.account(0).ops[0].sent = 7;
+  ours.detach();
+  theirs.account(0).ops[0].sent = 9;
+  EXPECT_EQ(ours.account(0).ops[0].sent, 7u);
+  EXPECT_TRUE(ours.settle(0, Cancel::stopped));
+  EXPECT_TRUE(add_up(ours)->balanced());
 }
 
 // Without a device: the same books on io_uring itself.

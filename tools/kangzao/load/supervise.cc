@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "shim/base/error.h"
 #include "shim/load/engine.h"
@@ -26,6 +27,7 @@ using load::WorkerAccount;
 constexpr auto prepare_limit = 120s;  // until every child has its devices and memory
 constexpr auto end_grace = 20s;       // for a child to come to its end after the last time limit
 constexpr auto kill_grace = 5s;
+constexpr auto hurry = 5s;  // for all to end after a second signal
 constexpr auto look = 5ms;
 constexpr auto lead_time = 20ms;
 
@@ -49,6 +51,7 @@ struct LoadChild {
   unsigned process = 0;
   pid_t pid = -1;
   bool over = false;
+  std::string where;  // it hung
 };
 
 class LoadSupervisor {
@@ -56,7 +59,7 @@ class LoadSupervisor {
   LoadSupervisor(const LoadRequest& request, LoadOutcome& out)
       : request_(request), out_(out), ledger_(*out.ledger), text_(text_in_memory(request.plan.text)) {}
 
-  void run(const std::function<void(const Ledger&, double)>& tick) {
+  void run(const std::function<void(const Ledger&, double)>& tick) try {
     start_children();
     Deadline preparing(prepare_limit);
     int ticks = 0;
@@ -75,6 +78,10 @@ class LoadSupervisor {
     // Cut short, and not by us, nor by a worker that says why.
     if (ledger_.stop() > asked_ && !told_why())
       trouble("a process of the load was told to stop by somebody else");
+  } catch (...) {  // the journal cannot be written: nobody would hear of what goes on
+    ask_stop(2);
+    end_children();
+    throw;
   }
 
  private:
@@ -124,7 +131,7 @@ class LoadSupervisor {
       int status = 0;
       if (c.over || ::waitpid(c.pid, &status, WNOHANG) == 0) continue;
       c.over = true;
-      bool cut_off = ledger_.settle(c.process);
+      bool cut_off = ledger_.settle(c.process, load::Cancel::process_died);
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !cut_off) continue;
       trouble(fmt::format("process {} (pid {}) of the load ended early: {}", c.process, c.pid,
                           describe_status(status)));
@@ -140,7 +147,10 @@ class LoadSupervisor {
       count_signals_from_here();
       ask_stop(1);
     }
-    if (more_signals != 0) ask_stop(2);
+    if (more_signals != 0 && asked_ < 2) {
+      ask_stop(2);
+      stopping_ = Deadline(hurry);
+    }
     if (ledger_.stop() != 0 && !stopping_) stopping_ = Deadline(longest_timeout() + end_grace);
   }
 
@@ -173,24 +183,40 @@ class LoadSupervisor {
     return std::chrono::duration<double>(most + end_grace).count() < seconds();
   }
 
-  // One that hangs is asked to end; only one whose devices are all our own is killed.
+  // Those that hang are asked to end, all at once; only where all devices are our own are they killed.
   void end_children() {
+    for (LoadChild& c : children_)
+      if (!c.over) c.where = describe_hang(c.pid);
+    signal_rest(SIGTERM);
+    if (only_software()) signal_rest(SIGKILL);
+    bool detached = false;
     for (LoadChild& c : children_) {
       if (c.over) continue;
-      std::string where = describe_hang(c.pid);
-      ::kill(c.pid, SIGTERM);
-      int status = 0;
-      bool ended = wait_for_child(c.pid, status, Deadline(kill_grace));
-      if (!ended && only_software()) {
-        ::kill(c.pid, SIGKILL);
-        ended = wait_for_child(c.pid, status, Deadline(kill_grace));
-      }
       c.over = true;
-      ledger_.settle(c.process);
-
-      trouble(fmt::format("process {} (pid {}) of the load did not end{}", c.process, c.pid,
-                          ended ? "; it was ended" : "; it is left alone, its device may hang"));
+      // It may go on for as long as it likes: what it writes from here on does not count.
+      if (!std::exchange(detached, true)) ledger_.detach();
+      ledger_.settle(c.process, load::Cancel::stopped);
+      tell_hang(c, "it is left alone, its device may hang");
     }
+  }
+
+  void signal_rest(int signal) {
+    for (const LoadChild& c : children_)
+      if (!c.over) ::kill(c.pid, signal);
+    Deadline deadline(kill_grace);
+    for (LoadChild& c : children_) {
+      int status = 0;
+      if (c.over || !wait_for_child(c.pid, status, deadline)) continue;
+      c.over = true;
+      ledger_.settle(c.process, load::Cancel::process_died);
+      tell_hang(c, "it was ended");
+    }
+  }
+
+  void tell_hang(LoadChild& c, const char* end) {
+    std::ranges::replace(c.where, '\n', ' ');
+    trouble(
+        fmt::format("process {} (pid {}) of the load did not end; {}; {}", c.process, c.pid, end, c.where));
   }
 
   bool only_software() const {
