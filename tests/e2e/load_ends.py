@@ -195,6 +195,21 @@ def case_fault(binary, tmp):
         tpu.wait()
 
 
+def case_device_lost_without_a_word(binary, tmp):
+    """The supply breaks down under load: no connection closes, nothing answers, registers read all ones."""
+    sock, ctl = tmp / "l.sock", tmp / "l.ctl"
+    tpu = subprocess.Popen([f"{binary}/softtpu", "--socket", str(sock), "--control", str(ctl), "--fault",
+                            '{"row":"F20","params":{"load_ms":200,"down_ms":2000}}'], stdout=subprocess.PIPE, text=True)
+    try:
+        assert tpu.stdout.readline().startswith("ready")
+        text = "[a]\nmix=copy-in,copy-out,matmul:4\ndim=256\nloop=closed\ndepth=16\ntime=30s\n"
+        d = Load(binary, tmp, "lost", text, "--device", f"vfio-user:{sock}").end(3, "all ones")
+        assert d["total"]["cancelled_by"].get("device-gone", 0) > 0, d["total"]
+    finally:
+        tpu.kill()
+        tpu.wait()
+
+
 def case_bad_input(binary, tmp):
     def wrong(text, code, message, *options):
         (tmp / "bad.load").write_text(text)
