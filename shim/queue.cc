@@ -2,8 +2,12 @@
 #include "shim/queue.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
 
 #include "shim/base/error.h"
+#include "shim/status_error.h"
 
 namespace kz {
 
@@ -11,6 +15,19 @@ bool QueueAudit::clean() const {
   return completion_without_interrupt == 0 && interrupt_without_completion == 0 &&
          duplicate_completion == 0 && unknown_completion == 0 && wrong_queue == 0 && bad_sq_head == 0 &&
          bad_phase == 0 && reserved_set == 0;
+}
+
+void wait_for_any(std::span<Queue* const> queues, std::chrono::nanoseconds budget) {
+  std::vector<pollfd> files;
+  for (const Queue* q : queues) {
+    Queue::Signal s = q->signal();
+    budget = std::min(budget, s.trust);
+    if (s.fd >= 0) files.push_back({s.fd, POLLIN, 0});
+  }
+  int64_t ns = std::max<int64_t>(budget.count(), 0);
+  timespec ts{ns / 1'000'000'000, ns % 1'000'000'000};
+  ::ppoll(files.data(), files.size(), &ts, nullptr);
+  for (Queue* q : queues) q->take_signal();
 }
 
 Completion run(Queue& queue, const Command& command, std::chrono::nanoseconds budget) {
@@ -31,9 +48,10 @@ Completion run_ok(Queue& queue, const Command& command, std::chrono::nanoseconds
   std::string target = fmt::format("{} on queue {}", name_of(command.work), queue.id());
   if (c.status == Status::lost)
     throw Error({Errc::gone, "run", target, "the queue or device was reset before it completed", "", 0});
-  throw Error({Errc::status, "run", target,
-               fmt::format("ended with {} ({:#x})", to_string(c.status), static_cast<unsigned>(c.status)), "",
-               0});
+  throw StatusError(
+      c.status,
+      {Errc::status, "run", target,
+       fmt::format("ended with {} ({:#x})", to_string(c.status), static_cast<unsigned>(c.status)), "", 0});
 }
 
 }  // namespace kz

@@ -61,7 +61,22 @@ class Queue {
   // Needs Cap::raw_commands.
   virtual void overfill(const Command& command) = 0;
   virtual const QueueAudit& audit() const = 0;
+
+  // For a thread that waits on several queues at once: `fd` is readable when completions may have come, -1 where
+  // there is no such file. Silence on it is to be trusted for so long only; then look with poll().
+  struct Signal {
+    int fd = -1;
+    std::chrono::nanoseconds trust = std::chrono::microseconds(20);
+  };
+  virtual Signal signal() const { return {}; }
+  // Takes what is signalled, without waiting: before the poll() that looks for its reason.
+  virtual void take_signal() {}
+  // Reads a register, within 200 ms. Throws Error(gone) when the device is found to be lost.
+  virtual void look_for_device() const {}
 };
+
+// Returns when one of the queues may have a completion, or after the budget. Rings for nothing that is held.
+void wait_for_any(std::span<Queue* const> queues, std::chrono::nanoseconds budget);
 
 // Runs one command to its end on an otherwise idle queue. Throws Error(timeout) naming the command and the budget,
 // Error(gone).

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 
 #include "shim/command.h"
+#include "shim/status_error.h"
 
 namespace kz::dev {
 namespace {
@@ -99,8 +100,10 @@ void throw_call(std::string operation, std::string target, int err, uint32_t sta
       status != KZ_ST_OK ? fmt::format("the device ended it with {}", to_string(static_cast<Status>(status)))
                          : std::string(meaning(err));
   if (remedy.empty() && status == KZ_ST_OK) remedy = usual_remedy(err);
-  throw Error({code_of_call(err, status), std::move(operation), std::move(target), std::move(detail),
-               std::move(remedy), err});
+  ErrorInfo info{code_of_call(err, status), std::move(operation), std::move(target),
+                 std::move(detail),         std::move(remedy),    err};
+  if (status != KZ_ST_OK) throw StatusError(static_cast<Status>(status), std::move(info));
+  throw Error(std::move(info));
 }
 
 }  // namespace kz::dev

@@ -25,6 +25,7 @@ constexpr auto settle = 2s;
 // In which the driver makes up its mind whether an interrupt is late or lost.
 constexpr auto interrupt_grace = 600ms;
 constexpr auto update_slice = 1ms;
+constexpr auto ask_every = 100us;  // where nothing tells that there are answers
 
 Ended update_firmware(std::shared_ptr<Core> core, std::span<std::byte> image, uint64_t tag) {
   kz_ioc_fw a{};
@@ -269,6 +270,16 @@ std::vector<Completion> DevQueue::drain(const Deadline& deadline) {
 
 void DevQueue::throw_kept() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+Queue::Signal DevQueue::signal() const {
+  // What the driver refused is to be offered again meanwhile.
+  if (int fd = way_->ready_fd(); fd >= 0) return {fd, std::chrono::milliseconds(refusal_pause_ms)};
+  return {-1, ask_every};
+}
+
+void DevQueue::take_signal() {
+  if (!dead()) hand_over();  // what was refused
 }
 
 std::vector<Completion> DevQueue::poll() {

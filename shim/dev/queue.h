@@ -33,6 +33,9 @@ class DevQueue final : public Queue {
   std::vector<Completion> reset(Deadline deadline) override;
   void overfill(const Command& command) override;
   const QueueAudit& audit() const override;
+  Signal signal() const override;
+  void take_signal() override;
+  void look_for_device() const override;
 
  private:
   // The number of the slot is the command id that the driver knows the command by.
@@ -54,7 +57,6 @@ class DevQueue final : public Queue {
   void give_up_rest(std::vector<Completion>& out);
   std::vector<Completion> drain(const Deadline& deadline);
   void throw_kept();
-  void look_for_device() const;
   void start_update(const cmd::FwUpdate& update, uint32_t slot);
   void take_updates(std::vector<Completion>& out);
 

@@ -23,6 +23,8 @@ class Way {
   virtual void peek(std::vector<Ended>& out) = 0;
   // Waits for at least one answer, or until the deadline.
   virtual void wait(const Deadline& deadline, std::vector<Ended>& out) = 0;
+  // A file that is readable when there are answers; -1 where there is none.
+  virtual int ready_fd() const { return -1; }
   // No answer will come any more: the queue is destroyed, or dead and emptied.
   virtual bool over() const = 0;
 };

@@ -76,6 +76,8 @@ class UringWay final : public Way {
     }
   }
 
+  int ready_fd() const override { return ring_.ring_fd; }
+
   // The kernel answers every command that it took.
   bool over() const override { return false; }
 

@@ -5,14 +5,15 @@
 
 namespace kz::load {
 
-Schedule::Schedule(const Job& job, unsigned index, unsigned senders)
+Schedule::Schedule(const Job& job, const WorkerId& id)
     : rate_(job.rate),
       ramp_(std::chrono::duration<double>(job.ramp).count()),
       burst_(job.burst),
-      index_(index),
-      senders_(senders),
+      index_(id.sender),
+      senders_(id.senders),
       poisson_(job.arrivals == Arrivals::poisson),
-      rng_(job.seed * 0x9e3779b97f4a7c15u + index) {
+      rng_(job.seed * 0x9e3779b97f4a7c15u + (uint64_t{id.job} << 48) + (uint64_t{id.device} << 32) +
+           id.sender) {
   if (poisson_) drawn_ = gap_(rng_) * senders_;
   set_next();
 }

@@ -11,11 +11,13 @@
 
 namespace kz::load {
 
-// The times of one sender among `senders` that share the rate of a job: its n-th operation is the job's
-// operation n * senders + index. Copies go through the same times again.
+// The times of one sender among those that share the rate of a job: its n-th operation is the job's
+// operation n * id.senders + id.sender. Copies go through the same times again.
 class Schedule {
  public:
-  Schedule(const Job& job, unsigned index, unsigned senders);
+  // Other jobs and devices than these draw other times, so that bursts of theirs fall together by chance
+  // only.
+  Schedule(const Job& job, const WorkerId& id);
 
   // Of the next operation, since the start of the load.
   std::chrono::nanoseconds next() const { return next_; }

@@ -3,6 +3,9 @@
 
 #include <utility>
 
+#include "shim/status_error.h"
+#include "shim/uapi/kz_regs.h"
+
 namespace kz::load {
 
 void ClerkInbox::put(ClerkAnswer answer) {
@@ -63,23 +66,28 @@ ClerkAnswer Clerk::answer(Task& task) {
     } else if (task.op == Op::free) {
       a.status = task.block->free();
     } else if (device_.telemetry().all_ones) {
-      throw Error({Errc::gone, "read telemetry of", device_.identity().uri, "it reads all ones",
-                   "check power and link of the device", 0});
+      refuse_telemetry();
     }
+  } catch (const StatusError& e) {
+    a.status = e.status();
+    a.finding = e.what();
   } catch (const Error& e) {
-    switch (e.code()) {
-      case Errc::no_memory:
-        a.status = Status::no_memory;
-        break;
-      case Errc::gone:
-      case Errc::timeout:
-        a.error = e;
-        break;
-      default:
-        a.status = Status::internal;
+    if (e.code() == Errc::gone || e.code() == Errc::timeout) {
+      a.error = e;
+      return a;
     }
+    a.status = e.code() == Errc::no_memory ? Status::no_memory : Status::internal;
+    a.finding = e.what();
   }
   return a;
+}
+
+// Telemetry of all ones is wrong; the device is gone where its registers read so, too.
+void Clerk::refuse_telemetry() const {
+  bool gone = device_.capabilities().has(Cap::registers) && device_.read_register(KZ_REG_MAGIC) == ~0u;
+  throw Error({gone ? Errc::gone : Errc::bad_data, "read telemetry of", device_.identity().uri,
+               gone ? "registers read all ones" : "it reads all ones",
+               gone ? "check power and link of the device" : "", 0});
 }
 
 }  // namespace kz::load

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace kz::load {
 struct ClerkAnswer {
   uint32_t slot = 0;
   Status status = Status::ok;
+  std::string finding;  // why it is not ok, where there is more to say
   Clock::time_point seen;
   std::unique_ptr<HbmBlock> block;  // of alloc
   std::optional<Error> error;       // the device did not answer, or is gone
@@ -57,6 +59,7 @@ class Clerk {
  private:
   void serve();
   ClerkAnswer answer(Task& task);
+  [[noreturn]] void refuse_telemetry() const;
 
   Device& device_;
   std::mutex mutex_;

@@ -62,8 +62,9 @@ void DeviceWorker::check_device() const {
 }
 
 // Every place holds a payload before the load begins.
-void DeviceWorker::fill_homes() {
+void DeviceWorker::fill_homes(const TableCache& tables) {
   for (uint32_t i = 0; i < homes_->size(); ++i) {
+    tables.check_stop();
     auto& home = (*homes_)[i];
     home.tag = {sequence_++, home.addr.value, job_.seed, static_cast<uint32_t>(draw_size(job_.size))};
     if (job_.verify) write_payload(host_->bytes(0), home.tag);
@@ -91,7 +92,6 @@ Op DeviceWorker::draw() {
 
 Command DeviceWorker::make(Op op, uint32_t slot) {
   Slot& s = slots_[slot];
-  s.variant = static_cast<unsigned>(sequence_ & 1);
   if (op == Op::copy_in) {
     s.home = homes_->take(rng_, false);
     auto& home = (*homes_)[s.home];
@@ -117,7 +117,9 @@ Command DeviceWorker::make(Op op, uint32_t slot) {
   }
   ++sequence_;
   if (op == Op::nop) return {cmd::Nop{}};
-  return (op == Op::matmul ? matmul_ : vector_)->command(slot, s.variant);
+  const Calculation& c = op == Op::matmul ? *matmul_ : *vector_;
+  s.variant = c.next_variant(slot);
+  return c.command(slot, s.variant);
 }
 
 void DeviceWorker::start_by_clerk(Op op, uint32_t slot) {
@@ -130,6 +132,8 @@ void DeviceWorker::start_by_clerk(Op op, uint32_t slot) {
     std::swap(blocks_[rng_() % blocks_.size()], blocks_.back());
     task.block = std::move(blocks_.back());
     blocks_.pop_back();
+    slots_[slot].freed = task.block->addr();
+    slots_[slot].freed_bytes = task.block->size();
   }
   slots_[slot].by_clerk = true;
   ++by_clerk_;
@@ -151,20 +155,38 @@ void DeviceWorker::answered(ClerkAnswer& a) {
   if (s.op == Op::alloc) --allocs_under_way_;
   if (a.error) {
     if (a.error->code() == Errc::timeout) {
+      look_for_device();
       bump(book(s.op).lost);
       release(a.slot);
     }
     throw *a.error;
   }
-  if (a.status != Status::ok) return bad(a.slot, a.status);
+  if (a.status != Status::ok) {
+    note_finding(a.finding);
+    return bad(a.slot, a.status);
+  }
   if (s.op == Op::alloc) {
     bump(book(Op::alloc).verified);
-    for (const auto& held : blocks_)
-      if (a.block->addr() < held->addr() + held->size() && held->addr() < a.block->addr() + a.block->size())
-        wrong(Op::alloc, fmt::format("HBM at {:#x} was given out twice", a.block->addr().value));
+    if (is_ours(*a.block))
+      wrong(Op::alloc, fmt::format("HBM at {:#x} was given out twice", a.block->addr().value));
     blocks_.push_back(std::move(a.block));
   }
   good(nullptr, a.slot, a.seen);
+}
+
+// Does it meet memory that this context had already when it was allocated? A free that the clerk has not
+// answered by now was asked for after it.
+bool DeviceWorker::is_ours(const HbmBlock& block) const {
+  auto meets = [&](HbmAddr addr, uint64_t size) {
+    return block.addr() < addr + size && addr < block.addr() + block.size();
+  };
+  auto meets_block = [&](const HbmBlock& other) { return meets(other.addr(), other.size()); };
+  return std::ranges::any_of(blocks_, [&](const auto& held) { return meets_block(*held); }) ||
+         std::ranges::any_of(
+             slots_,
+             [&](const Slot& s) { return s.in_use && s.op == Op::free && meets(s.freed, s.freed_bytes); }) ||
+         (homes_ && meets_block(homes_->memory())) || (matmul_ && meets_block(matmul_->memory())) ||
+         (vector_ && meets_block(vector_->memory()));
 }
 
 void DeviceWorker::good(Lane* lane, uint32_t slot, Clock::time_point seen) {
@@ -208,23 +230,48 @@ void DeviceWorker::check_result(Lane& lane, uint32_t slot) {
   s.checked = s.op;
   s.op = Op::check;
   s.length = c.result_bytes();
+  mark_unwritten(host_->bytes(slot).first(s.length));
   s.intended = s.sent = Clock::now();
   bump(book(Op::check).sent);
   lane.slots[lane.queue->submit({cmd::Copy{at(c.result(slot)), host_->place(slot), s.length}}, true)] = slot;
   lane.held = true;
 }
 
+void DeviceWorker::check_home(Lane& lane, uint32_t home) {
+  const auto& h = (*homes_)[home];
+  uint32_t slot = idle_slots_.back();
+  idle_slots_.pop_back();
+  auto now = Clock::now();
+  slots_[slot] = {.op = Op::check,
+                  .intended = now,
+                  .sent = now,
+                  .home = home,
+                  .length = h.tag.length,
+                  .checked = Op::copy_in,
+                  .in_use = true};
+  mark_unwritten(host_->bytes(slot).first(h.tag.length));
+  bump(book(Op::check).sent);
+  lane.slots[lane.queue->submit({cmd::Copy{at(h.addr), host_->place(slot), h.tag.length}}, true)] = slot;
+  lane.held = true;
+}
+
 void DeviceWorker::look_at(uint32_t slot) {
   Slot& s = slots_[slot];
   auto got = host_->bytes(slot).first(s.length);
-  if (s.op == Op::check) {
+  if (s.op == Op::check && s.checked != Op::copy_in) {
     bump(book(s.checked).verified);
-    const Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
-    if (c.right(got, s.variant)) return;
+    Calculation& c = s.checked == Op::matmul ? *matmul_ : *vector_;
+    if (c.right(got, s.variant)) return c.note_seen(slot, s.variant);
     wrong(s.checked, fmt::format("{}: the result is wrong", to_string(s.checked)));
     show_wrong(s, c.result(slot), c.want(s.variant), got);
     return;
   }
+  look_at_copy(slot);
+}
+
+void DeviceWorker::look_at_copy(uint32_t slot) {
+  Slot& s = slots_[slot];
+  auto got = host_->bytes(slot).first(s.length);
   auto& home = (*homes_)[s.home];
   if (!home.known) return;
   bump(book(s.op).verified);
@@ -244,13 +291,18 @@ void DeviceWorker::show_wrong(const Slot& s, HbmAddr addr, std::span<const std::
 }
 
 void DeviceWorker::wrong(Op op, const std::string& what) {
-  if (account_.finding[0] == '\0') what.copy(account_.finding, sizeof account_.finding - 1);
+  note_finding(what);
   bump(book(op).mismatched);
+}
+
+void DeviceWorker::note_finding(const std::string& what) {
+  if (account_.finding[0] == '\0') what.copy(account_.finding, sizeof account_.finding - 1);
 }
 
 void DeviceWorker::release(uint32_t slot) {
   slots_[slot].in_use = false;
   idle_slots_.push_back(slot);
+  ++ended_;
 }
 
 }  // namespace kz::load

@@ -15,7 +15,8 @@ namespace {
 
 constexpr unsigned clerk_slots = 4;  // calls of the device itself that wait at once
 constexpr auto longest_rest = 20ms;  // how soon a stop is noticed
-constexpr auto short_rest = 500us;   // where more than one thing may happen
+constexpr auto look_every = 250ms;   // at operations that take too long, and at a device that is silent
+constexpr auto short_rest = 500us;   // where the clerk may answer meanwhile
 
 void doze(std::chrono::nanoseconds t) {
   timespec ts{t.count() / 1'000'000'000, t.count() % 1'000'000'000};
@@ -35,14 +36,15 @@ DeviceWorker::DeviceWorker(const Job& job, const WorkerId& id, Device& device, C
       account_(ledger.account(index)),
       hooks_(hooks),
       rng_(job.seed * 0x9e3779b97f4a7c15u + index),
-      due_(job, id.sender, id.senders),
+      due_(job, id),
       next_(due_) {
   for (unsigned w : job_.mix) weight_ += w;
 }
 
 DeviceWorker::~DeviceWorker() { finish(); }
 
-void DeviceWorker::prepare() {
+void DeviceWorker::prepare(TableCache& tables) {
+  tables.check_stop();
   check_device();
   context_ = device_.create_context();
   // The job's queues, shared out: the first threads get one more where it does not come out even.
@@ -58,16 +60,16 @@ void DeviceWorker::prepare() {
   for (uint32_t s = slots; s-- > 0;) idle_slots_.push_back(s);
   Queue& first = *lanes_[0].queue;
   if (job_.wants(Op::matmul))
-    matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots);
+    matmul_ = std::make_unique<Calculation>(Op::matmul, job_, device_, *context_, first, slots, tables);
   if (job_.wants(Op::vector))
-    vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots);
+    vector_ = std::make_unique<Calculation>(Op::vector, job_, device_, *context_, first, slots, tables);
   uint64_t piece = job_.copies() ? job_.size.most : 64;
   for (const auto* c : {matmul_.get(), vector_.get()})
     if (c != nullptr) piece = std::max(piece, c->result_bytes());
   host_ = std::make_unique<HostSlots>(device_, slots, piece);
   if (job_.copies()) {
     homes_ = std::make_unique<Homes>(*context_, 2 * slots + 2, job_.size.most);
-    fill_homes();
+    fill_homes(tables);
   }
   blocks_.reserve(job_.blocks);
 }
@@ -79,10 +81,10 @@ void DeviceWorker::run(Clock::time_point start) noexcept {
     ledger_.set_state(index_, WorkerAccount::ended);
   } catch (const Error& e) {
     give_up(e.code() == Errc::gone ? Cancel::device_gone : Cancel::stopped);
-    account_.fail(WorkerAccount::broke_off, e);
+    ledger_.break_off(index_, e);
   } catch (const std::exception& e) {
     give_up(Cancel::stopped);
-    account_.fail(WorkerAccount::broke_off, Error({Errc::io, "run", "load", e.what(), "", 0}));
+    ledger_.break_off(index_, Error({Errc::io, "run", "load", e.what(), "", 0}));
   }
 }
 
@@ -98,7 +100,7 @@ void DeviceWorker::loop(Clock::time_point start) {
     collect();
     sending_ = may_send(now);
     bool sent = sending_ && send(now);
-    if (!sending_ && under_way() == 0) break;
+    if (!sending_ && !read_back(now) && under_way() == 0) break;
     if (ledger_.stop() > 1) {
       give_up(Cancel::stopped);
       break;
@@ -112,10 +114,11 @@ void DeviceWorker::loop(Clock::time_point start) {
 bool DeviceWorker::may_send(Clock::time_point now) {
   if (!sending_) return false;
   bool enough = job_.count != 0 && started_ >= job_.count;
-  // What was due before the end is started a moment after it too, if there is room.
-  bool over = now >= end_ && (!job_.open_loop || start_ + next_.next() >= end_ || blocked_);
+  // What was due before the end is started after it, too: for as long as an operation may take.
+  bool due = job_.open_loop && start_ + next_.next() < end_;
+  bool over = now >= end_ && (!due || now >= end_ + job_.timeout);
   if (!enough && !over && ledger_.stop() == 0) return true;
-  if (job_.open_loop) note_backlog(std::min(now, end_), true);
+  if (job_.open_loop) give_up_backlog(now);
   return false;
 }
 
@@ -130,15 +133,38 @@ bool DeviceWorker::send(Clock::time_point now) {
     if (job_.open_loop && (intended > now || intended >= end_)) break;
     if (!send_one(intended, now)) {
       blocked_ = true;
-      if (job_.open_loop) bump(account_.ring_full);
+      if (job_.open_loop && std::exchange(full_at_, next_.index()) != next_.index()) bump(account_.ring_full);
       break;
     }
     if (job_.open_loop) next_.advance();
   }
-  if (job_.open_loop) note_backlog(now, false);
+  if (job_.open_loop) note_backlog(now);
+  ring_held();
+  return n == job_.batch;
+}
+
+void DeviceWorker::ring_held() {
   for (Lane& lane : lanes_)
     if (std::exchange(lane.held, false)) lane.queue->ring();
-  return n == job_.batch;
+}
+
+// At the end everything that a place should hold is read, an operation each: what no copy-out came by would
+// go unseen. True while there is more to read.
+bool DeviceWorker::read_back(Clock::time_point now) {
+  if (!job_.verify || !homes_ || ledger_.stop() != 0) return false;
+  if (read_back_until_ == Clock::time_point{}) {
+    if (under_way() > 0) return true;  // places are in use
+    read_back_until_ = now + job_.timeout;
+  }
+  if (now >= read_back_until_) return false;
+  for (; next_home_ < homes_->size(); ++next_home_) {
+    if (!(*homes_)[next_home_].known) continue;
+    Lane* lane = free_lane();
+    if (lane == nullptr || idle_slots_.empty()) break;
+    check_home(*lane, next_home_);
+  }
+  ring_held();
+  return next_home_ < homes_->size();
 }
 
 DeviceWorker::Lane* DeviceWorker::free_lane() {
@@ -177,12 +203,20 @@ bool DeviceWorker::send_one(Clock::time_point intended, Clock::time_point now) {
   return true;
 }
 
-void DeviceWorker::note_backlog(Clock::time_point now, bool at_end) {
+void DeviceWorker::note_backlog(Clock::time_point now) {
   uint64_t most = job_.count != 0 ? job_.count : UINT64_MAX;
   while (due_.index() < most && start_ + due_.next() <= now && start_ + due_.next() < end_) due_.advance();
-  uint64_t backlog = due_.index() > next_.index() ? due_.index() - next_.index() : 0;
-  raise_to(account_.backlog_max, backlog);
-  if (at_end) bump(account_.not_started, backlog);
+  if (due_.index() > next_.index()) raise_to(account_.backlog_max, due_.index() - next_.index());
+}
+
+// What was due and will not be started any more. It has waited until now, and would have taken longer: left
+// out of the latencies, a device that stalls at the end would look better than one that stalls before.
+void DeviceWorker::give_up_backlog(Clock::time_point now) {
+  note_backlog(now);
+  for (; next_.index() < due_.index(); next_.advance()) {
+    bump(account_.not_started);
+    book(draw()).latency.record(static_cast<uint64_t>((now - start_ - next_.next()).count()));
+  }
 }
 
 // Until the next start is due, or something may have completed.
@@ -190,19 +224,17 @@ void DeviceWorker::rest(Clock::time_point now) {
   std::chrono::nanoseconds budget = longest_rest;
   if (sending_ && !blocked_)
     budget = std::min<std::chrono::nanoseconds>(budget, job_.open_loop ? start_ + next_.next() - now : 0ns);
-  unsigned busy = 0;
-  for (Lane& lane : lanes_) busy += lane.queue->outstanding() > 0 ? 1 : 0;
-  if (busy > 1 || (busy == 1 && by_clerk_ > 0))
-    budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
+  busy_.clear();
+  Lane* only = nullptr;
+  for (Lane& lane : lanes_)
+    if (lane.queue->outstanding() > 0) busy_.push_back((only = &lane)->queue.get());
+  // The clerk's answers have the time they came; they only must not wait long for the books.
+  if (!busy_.empty() && by_clerk_ > 0) budget = std::min<std::chrono::nanoseconds>(budget, short_rest);
   if (budget <= 0ns) return;
-  if (busy == 0) {
-    if (by_clerk_ > 0) return inbox_.wait(budget);
-    return doze(budget);
-  }
-  Lane* lane;
-  do lane = &lanes_[next_lane_++ % lanes_.size()];
-  while (lane->queue->outstanding() == 0);
-  for (const Completion& c : lane->queue->wait(Deadline(budget))) ended(*lane, c);
+  if (busy_.empty() && by_clerk_ > 0) return inbox_.wait(budget);
+  if (busy_.empty()) return doze(budget);
+  if (busy_.size() > 1) return wait_for_any(busy_, budget);  // collect() takes what is there
+  for (const Completion& c : only->queue->wait(Deadline(budget))) ended(*only, c);
 }
 
 void DeviceWorker::collect() {
@@ -215,10 +247,21 @@ void DeviceWorker::collect() {
     for (ClerkAnswer& a : inbox_.take()) answered(a);
 }
 
+// Silence may have a reason: of a device that is lost no operation is. Throws Error(gone).
+void DeviceWorker::look_for_device() const {
+  for (const Lane& lane : lanes_) lane.queue->look_for_device();
+}
+
 // An operation that is out for longer than it may take is lost, whatever else completes.
 void DeviceWorker::look_for_lost(Clock::time_point now) {
   if (now < next_look_) return;
-  next_look_ = now + std::min<std::chrono::nanoseconds>(job_.timeout / 4, 100ms);
+  next_look_ = now + std::min<std::chrono::nanoseconds>(job_.timeout / 4, look_every);
+  bool overdue =
+      std::ranges::any_of(slots_, [&](const Slot& s) { return s.in_use && now - s.sent >= job_.timeout; });
+  bool silent = under_way() > 0 && ended_ == ended_before_;
+  ended_before_ = ended_;
+  if (overdue || silent) look_for_device();
+  if (!overdue) return;
   std::string first;
   for (Slot& s : slots_) {
     if (!s.in_use || now - s.sent < job_.timeout) continue;
@@ -226,7 +269,6 @@ void DeviceWorker::look_for_lost(Clock::time_point now) {
     bump(book(s.op).lost);
     s.in_use = false;
   }
-  if (first.empty()) return;
   give_up(Cancel::stopped);  // what was sent later and is not overdue
   throw Error({Errc::timeout, "run", fmt::format("job {}", job_.name),
                fmt::format("no answer to {} for {}", first, kz::to_string(job_.timeout)),
@@ -242,7 +284,7 @@ void DeviceWorker::give_up(Cancel why) {
     s.in_use = false;
   }
   for (Lane& lane : lanes_) lane.slots.clear();
-  if (job_.open_loop && std::exchange(sending_, false)) note_backlog(std::min(Clock::now(), end_), true);
+  if (job_.open_loop && std::exchange(sending_, false)) give_up_backlog(Clock::now());
   account_.ended_ns = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
 }
 

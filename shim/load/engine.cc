@@ -91,9 +91,12 @@ class ProcessPart {
  private:
   const Job& job_of(size_t w) const { return plan_.jobs[ledger_.workers()[w].job]; }
 
+  bool told_to_stop() const { return ledger_.stop() != 0 || (hooks_.stop && hooks_.stop()); }
+
   // In this thread: it is the one that calls devices.
   bool prepare_devices() {
     device_workers_.resize(mine_.size());
+    TableCache tables([this] { return told_to_stop(); });
     for (size_t i = 0; i < mine_.size(); ++i) {
       size_t w = mine_[i];
       const Job& job = job_of(w);
@@ -103,7 +106,10 @@ class ProcessPart {
         bool calls = job.wants(Op::alloc) || job.wants(Op::telemetry);
         device_workers_[i] = std::make_unique<DeviceWorker>(
             job, ledger_.workers()[w], device, calls ? &clerk_of(device) : nullptr, ledger_, w, hooks_);
-        device_workers_[i]->prepare();
+        device_workers_[i]->prepare(tables);
+      } catch (const Stopped&) {
+        ledger_.ask_stop(1);
+        return false;
       } catch (const Error& e) {
         ledger_.account(w).fail(WorkerAccount::failed_to_start, e);
         return false;

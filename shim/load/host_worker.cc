@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "shim/base/error.h"
 
@@ -55,7 +56,7 @@ HostWorker::HostWorker(const Job& job, const WorkerId& id, Ledger& ledger, size_
       index_(index),
       account_(ledger.account(index)),
       book_(account_.ops[static_cast<size_t>(Op::io)]),
-      due_(job, id.sender, id.senders),
+      due_(job, id),
       next_(due_),
       random_(job.seed * 0x9e3779b97f4a7c15u + index) {}
 
@@ -132,41 +133,51 @@ void HostWorker::prepare() {
 void HostWorker::run(Clock::time_point start) noexcept {
   ::prctl(PR_SET_TIMERSLACK, 1);
   try {
-    int64_t began = start.time_since_epoch().count();
-    for (int64_t left; (left = began - now_ns()) > 0 && ledger_.stop() == 0;) {
+    start_ = start.time_since_epoch().count();
+    end_ = start_ + job_.time.count();
+    for (int64_t left; (left = start_ - now_ns()) > 0 && ledger_.stop() == 0;) {
       timespec ts{0, static_cast<long>(std::min(left, longest_wait_ns))};
       ::clock_nanosleep(CLOCK_MONOTONIC, 0, &ts, nullptr);
     }
     ledger_.set_state(index_, WorkerAccount::running);
-    account_.began_ns = static_cast<uint64_t>(began);
-    loop(began, began + job_.time.count());
+    account_.began_ns = static_cast<uint64_t>(start_);
+    loop();
     account_.ended_ns = static_cast<uint64_t>(now_ns());
     ledger_.set_state(index_, WorkerAccount::ended);
   } catch (const Error& e) {
     bump(account_.cancelled_by[static_cast<size_t>(Cancel::stopped)], under_way_);
     bump(book_.cancelled, under_way_);
+    give_up_backlog(now_ns());
     account_.ended_ns = static_cast<uint64_t>(now_ns());
-    account_.fail(WorkerAccount::broke_off, e);
+    ledger_.break_off(index_, e);
   }
 }
 
-void HostWorker::loop(int64_t start, int64_t end) {
-  bool sending = true;
+// What was due before the end is started after it, too: for as long as an operation may take.
+bool HostWorker::may_send(int64_t now) const {
+  if (ledger_.stop() != 0 || (job_.count != 0 && book_.sent >= job_.count)) return false;
+  bool due = job_.open_loop && start_ + next_.next().count() < end_;
+  return now < end_ || (due && now < end_ + job_.timeout.count());
+}
+
+void HostWorker::loop() {
   int64_t now = now_ns(), last_progress = now;
   for (;;) {
-    sending = sending && now < end && ledger_.stop() == 0 && (job_.count == 0 || book_.sent < job_.count);
-    unsigned fresh = sending ? put(now, start, end) : 0;
-    if (!sending && under_way_ == 0) break;
+    if (!may_send(now)) give_up_backlog(now);
+    unsigned fresh = sending_ ? put(now) : 0;
+    if (!sending_ && under_way_ == 0) break;
     if (ledger_.stop() > 1) throw Error({Errc::usage, "wait for", "io_uring", "told to stop", "", 0});
     // Room for the next batch, or whatever comes first where an open loop has nothing due.
     unsigned depth = static_cast<unsigned>(began_.size()), batch = std::min(job_.batch, depth);
     unsigned wait_for = under_way_ + batch > depth ? under_way_ + batch - depth : 0;
     int64_t longest = longest_wait_ns;
-    if (job_.open_loop && sending) {
-      longest = std::clamp<int64_t>(start + next_.next().count() - now, 0, longest_wait_ns);
+    if (job_.open_loop && sending_) {
+      // At a full ring what is due waits for room, and so do we.
+      if (!idle_.empty())
+        longest = std::clamp<int64_t>(start_ + next_.next().count() - now, 0, longest_wait_ns);
       wait_for = idle_.empty() || fresh == 0 ? 1 : 0;
     }
-    if (!sending) wait_for = 1;
+    if (!sending_) wait_for = 1;
     enter(fresh, wait_for, longest);
     now = now_ns();
     unsigned before = under_way_;
@@ -178,13 +189,12 @@ void HostWorker::loop(int64_t start, int64_t end) {
                    fmt::format("no answer for {}", kz::to_string(job_.timeout)), "", 0});
     }
   }
-  if (job_.open_loop) note_due(std::min(now, end), start, end, true);
 }
 
 // Fills entries with what is to start now; they are handed over by enter().
-unsigned HostWorker::put(int64_t now, int64_t start, int64_t end) {
-  unsigned room =
-      std::min<unsigned>({job_.batch, ring_.sq.ring_entries, static_cast<unsigned>(idle_.size())});
+unsigned HostWorker::put(int64_t now) {
+  unsigned room = std::min<unsigned>(
+      {job_.batch, ring_.sq.ring_entries - not_taken_, static_cast<unsigned>(idle_.size())});
   if (job_.count != 0) room = static_cast<unsigned>(std::min<uint64_t>(room, job_.count - book_.sent));
   const uint32_t mask = ring_.sq.ring_entries - 1;
   uint32_t tail = ring_.sq.sqe_tail;
@@ -192,8 +202,8 @@ unsigned HostWorker::put(int64_t now, int64_t start, int64_t end) {
   for (; n < room; ++n) {
     int64_t began = now;
     if (job_.open_loop) {
-      began = start + next_.next().count();
-      if (began > now || began >= end) break;
+      began = start_ + next_.next().count();
+      if (began > now || began >= end_) break;
       next_.advance();
       int64_t late = now - began;
       if (late > job_.late.count()) bump(account_.late);
@@ -205,8 +215,8 @@ unsigned HostWorker::put(int64_t now, int64_t start, int64_t end) {
     set(tail++ & mask, slot);
   }
   if (job_.open_loop) {
-    if (n == room && idle_.empty() && start + next_.next().count() <= now) bump(account_.ring_full);
-    note_due(now, start, end, false);
+    if (n == room && idle_.empty() && start_ + next_.next().count() <= now) note_full();
+    note_due(now);
   }
   ring_.sq.sqe_tail = tail;
   __atomic_store_n(ring_.sq.ktail, tail, __ATOMIC_RELEASE);
@@ -224,24 +234,24 @@ inline void HostWorker::set(uint32_t at, uint32_t slot) {
   sqe.addr = reinterpret_cast<uint64_t>(memory_) + uint64_t{slot} * block_bytes_;
 }
 
-// Hands over what was put and takes what is done, waiting for so many.
+// Once for each operation that finds no room.
+void HostWorker::note_full() {
+  if (std::exchange(full_at_, next_.index()) != next_.index()) bump(account_.ring_full);
+}
+
+// Hands over what was put and takes what is done, waiting for so many. What the kernel does not take now,
+// because completions have to be taken first or memory is short, is handed over by the next call.
 void HostWorker::enter(unsigned fresh, unsigned wait_for, int64_t longest_ns) {
+  unsigned all = fresh + not_taken_;
   __kernel_timespec ts{longest_ns / 1'000'000'000, longest_ns % 1'000'000'000};
   io_uring_getevents_arg arg{0, _NSIG / 8, 0, reinterpret_cast<uint64_t>(&ts)};
   unsigned flags = IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0);
   if (wait_for > 0) flags |= IORING_ENTER_EXT_ARG;
-  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, fresh,
+  long n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, all,
                      wait_for, flags, wait_for > 0 ? &arg : nullptr, wait_for > 0 ? sizeof arg : _NSIG / 8);
-  if (n == static_cast<long>(fresh) || (n < 0 && fresh == 0 && (errno == ETIME || errno == EINTR))) return;
-  // Entries that the kernel did not take yet are taken by the next call.
-  for (unsigned left = n > 0 ? fresh - static_cast<unsigned>(n) : fresh; left > 0;) {
-    if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY && errno != ETIME)
-      throw_errno("submit to", "io_uring");
-    n = ::syscall(__NR_io_uring_enter, registered_ring_ ? ring_.enter_ring_fd : ring_.ring_fd, left, 0,
-                  IORING_ENTER_GETEVENTS | (registered_ring_ ? IORING_ENTER_REGISTERED_RING : 0), nullptr,
-                  _NSIG / 8);
-    if (n > 0) left -= static_cast<unsigned>(n);
-  }
+  if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY && errno != ETIME)
+    throw_errno("submit to", "io_uring");
+  not_taken_ = all - static_cast<unsigned>(std::max(n, 0L));
 }
 
 // Operations of one batch that are done together took the same time: they are counted together.
@@ -286,13 +296,21 @@ void HostWorker::note_failure(int32_t result) {
   what.copy(account_.finding, sizeof account_.finding - 1);
 }
 
-void HostWorker::note_due(int64_t now, int64_t start, int64_t end, bool at_end) {
+void HostWorker::note_due(int64_t now) {
   uint64_t most = job_.count != 0 ? job_.count : UINT64_MAX;
-  for (int64_t at; due_.index() < most && (at = start + due_.next().count()) <= now && at < end;)
+  for (int64_t at; due_.index() < most && (at = start_ + due_.next().count()) <= now && at < end_;)
     due_.advance();
-  uint64_t backlog = due_.index() > next_.index() ? due_.index() - next_.index() : 0;
-  raise_to(account_.backlog_max, backlog);
-  if (at_end) bump(account_.not_started, backlog);
+  if (due_.index() > next_.index()) raise_to(account_.backlog_max, due_.index() - next_.index());
+}
+
+// Nothing more is sent. As DeviceWorker does it: what never started has waited until now at least.
+void HostWorker::give_up_backlog(int64_t now) {
+  if (!std::exchange(sending_, false) || !job_.open_loop) return;
+  note_due(now);
+  for (; next_.index() < due_.index(); next_.advance()) {
+    bump(account_.not_started);
+    book_.latency.record(static_cast<uint64_t>(now - start_ - next_.next().count()));
+  }
 }
 
 }  // namespace kz::load

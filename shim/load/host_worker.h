@@ -27,20 +27,24 @@ class HostWorker {
   void open_target();
   void set_up_ring();
   void write_entries();
-  void loop(int64_t start, int64_t end);
+  void loop();
   void set(uint32_t at, uint32_t slot);
-  unsigned put(int64_t now, int64_t start, int64_t end);
+  unsigned put(int64_t now);
   void enter(unsigned fresh, unsigned wait_for, int64_t longest_ns);
   void reap(int64_t now);
   void note_failure(int32_t result);
-  void note_due(int64_t now, int64_t start, int64_t end, bool at_end);
+  bool may_send(int64_t now) const;
+  void note_due(int64_t now);
+  void note_full();
+  void give_up_backlog(int64_t now);
 
   const Job& job_;
   Ledger& ledger_;
   const size_t index_;
   WorkerAccount& account_;
   OpAccount& book_;
-  Schedule due_, next_;
+  Schedule due_, next_;  // operations due by now, and the next to start
+  int64_t start_ = 0, end_ = 0;
 
   io_uring ring_{};
   bool ring_is_there_ = false, registered_ring_ = false, fixed_file_ = false;
@@ -54,6 +58,9 @@ class HostWorker {
   std::vector<int64_t> began_;  // of each slot, ns
   std::vector<uint32_t> idle_;  // slots
   unsigned under_way_ = 0;
+  unsigned not_taken_ = 0;  // put into the ring, and not taken by the kernel yet
+  uint64_t full_at_ = UINT64_MAX;
+  bool sending_ = true;
 };
 
 }  // namespace kz::load

@@ -102,6 +102,12 @@ Plan read_plan(const std::string& file);
 // Replaces the devices of every job that goes to a device.
 void use_devices(Plan& plan, const std::vector<std::string>& uris);
 
+// One thread of load.
+struct WorkerId {
+  unsigned job = 0, process = 0, device = 0, thread = 0;
+  unsigned sender = 0, senders = 1;  // among those that share the job's rate on the device
+};
+
 // "10s", "250ms", "3us", "2min". Throws Error(usage).
 std::chrono::nanoseconds parse_time(std::string_view text);
 

@@ -58,14 +58,19 @@ double rate_of(std::string_view text) {
   return n;
 }
 
+constexpr uint64_t most_copied = UINT32_MAX;  // the header of a payload has 32 bits for it
+constexpr uint64_t most_read = 0x7ffff000;    // by one read, on Linux
+constexpr uint64_t most_allocated = 1ull << 32;
+
 // "4K" or "512-64K"
-SizeRange range_of(std::string_view text) {
+SizeRange range_of(std::string_view text, uint64_t most) {
   auto dash = text.find('-');
   SizeRange r;
   r.least = parse_bytes(text.substr(0, dash)).value;
   r.most = dash == std::string_view::npos ? r.least : parse_bytes(text.substr(dash + 1)).value;
-  if (r.least == 0 || r.least > r.most || r.most > (uint64_t{1} << 32))
-    refuse(fmt::format("'{}' is no range of sizes", text), "such as 4K or 512-64K, at most 4G");
+  if (r.least == 0 || r.least > r.most || r.most > most)
+    refuse(fmt::format("'{}' is no range of sizes", text),
+           fmt::format("such as 4K or 512-64K, {} 4G", most == most_allocated ? "at most" : "less than"));
   return r;
 }
 
@@ -153,8 +158,8 @@ constexpr Key job_keys[] = {
      }},
     {"target", set_target},
     {"mix", [](Job& j, V v) { j.mix = mix_of(v); }},
-    {"size", [](Job& j, V v) { j.size = range_of(v); }},
-    {"alloc-size", [](Job& j, V v) { j.alloc_size = range_of(v); }},
+    {"size", [](Job& j, V v) { j.size = range_of(v, most_copied); }},
+    {"alloc-size", [](Job& j, V v) { j.alloc_size = range_of(v, most_allocated); }},
     {"blocks", [](Job& j, V v) { j.blocks = whole<unsigned>(v, 1, 100'000); }},
     {"dim", [](Job& j, V v) { j.dim = whole<uint32_t>(v, 1, 4096); }},
     {"elements", [](Job& j, V v) { j.elements = whole<uint32_t>(v, 1, 1 << 26); }},
@@ -222,6 +227,9 @@ void check_job(const Job& job) {
   if (job.target == Target::device) check_devices(job);
   if (job.target != Target::device && std::ranges::any_of(job.mix, [](unsigned w) { return w != 0; }))
     refuse("mix belongs to a device", "leave mix or target out");
+  if (job.target == Target::file && job.size.most > most_read)
+    refuse(fmt::format("size {} is more than one read takes", job.size.most),
+           fmt::format("at most {}", most_read));
   if (job.time == std::chrono::nanoseconds(0)) refuse("time is 0");
   if (job.timeout == std::chrono::nanoseconds(0)) refuse("timeout is 0");
   if (job.depth > 1u << job.queue_order)

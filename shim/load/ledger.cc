@@ -70,7 +70,14 @@ void Ledger::map() {
   accounts_ = reinterpret_cast<WorkerAccount*>(memory_.data() + head_bytes);
 }
 
-bool Ledger::settle(unsigned process) {
+void Ledger::detach() {
+  Mapping shared = std::move(memory_);
+  fd_ = make_memfd("kz-load-copy", ledger_bytes(ids_.size()), true);
+  map();
+  std::ranges::copy(shared.bytes(), memory_.data());
+}
+
+bool Ledger::settle(unsigned process, Cancel why) {
   bool cut_off = false;
   for (size_t w = 0; w < ids_.size(); ++w) {
     WorkerAccount& a = accounts_[w];
@@ -79,8 +86,10 @@ bool Ledger::settle(unsigned process) {
     if (s == WorkerAccount::ended || s == WorkerAccount::failed_to_start || s == WorkerAccount::broke_off)
       continue;
     cut_off = true;
+    if (a.began_ns != 0 && a.ended_ns == 0)
+      a.ended_ns = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
     for (OpAccount& op : a.ops) {
-      a.cancelled_by[static_cast<size_t>(Cancel::process_died)] += op.outstanding();
+      a.cancelled_by[static_cast<size_t>(why)] += op.outstanding();
       op.cancelled += op.outstanding();
     }
   }

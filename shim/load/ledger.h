@@ -41,7 +41,8 @@ struct OpAccount {
   uint64_t bytes;       // moved by completed ones
   uint64_t verified;    // whose result was looked at
   uint64_t mismatched;  // and found wrong; they count as completed
-  Histogram latency;    // ns from the intended start to the completion, of completed ones
+  // ns from the intended start to the completion of completed ones, to the end of those that never started
+  Histogram latency;
   uint64_t outstanding() const { return sent - completed - failed - cancelled - lost; }
 };
 
@@ -52,12 +53,12 @@ struct WorkerAccount {
   uint32_t has_error;
   uint32_t device_lost;
   char error[512];    // why it failed to start or broke off
-  char finding[256];  // the first thing that was wrong with a result
+  char finding[256];  // the first thing that was wrong with a result, or failed with a reason
   OpAccount ops[kOps];
   std::array<uint64_t, kStatuses> failed_by;
   std::array<uint64_t, kCancels> cancelled_by;
   // Back-pressure: starts later than the job's `late`, the latest one, most operations that were due and not
-  // started, those never started because the time was over, and how often a due operation found no room.
+  // started, those due and never started, and how often a due operation found no room.
   uint64_t late, late_max_ns, backlog_max, not_started, ring_full;
   uint64_t queue_faults;        // forbidden fields of the queues' audits, added up
   uint64_t began_ns, ended_ns;  // CLOCK_MONOTONIC
@@ -65,11 +66,6 @@ struct WorkerAccount {
   void fail(State how, const Error& error);
 };
 
-// One thread of load.
-struct WorkerId {
-  unsigned job = 0, process = 0, device = 0, thread = 0;
-  unsigned sender = 0, senders = 1;  // among those that share the job's rate on the device
-};
 // All of a plan, always in the same order.
 std::vector<WorkerId> workers_of(const Plan& plan);
 
@@ -100,9 +96,17 @@ class Ledger {
   WorkerAccount::State state(size_t worker) const {
     return static_cast<WorkerAccount::State>(__atomic_load_n(&accounts_[worker].state, __ATOMIC_ACQUIRE));
   }
-  // Of workers whose process is gone: what they had outstanding is cancelled. True where there was any, or
-  // the worker had not come to its end.
-  bool settle(unsigned process);
+  // A worker ends early. So do all others: without its share they are not the load that was asked for.
+  void break_off(size_t worker, const Error& error) {
+    accounts_[worker].fail(WorkerAccount::broke_off, error);
+    ask_stop(1);
+  }
+  // Of workers whose process writes no more: what they had outstanding is cancelled. True where there was
+  // any, or the worker had not come to its end.
+  bool settle(unsigned process, Cancel why);
+  // From here on this object has a copy of its own: what processes still write is not seen. Throws
+  // Error(no_memory).
+  void detach();
 
  private:
   struct Head {

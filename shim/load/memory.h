@@ -11,6 +11,7 @@
 #include "shim/device.h"
 #include "shim/load/job.h"
 #include "shim/load/payload.h"
+#include "shim/load/tables.h"
 
 namespace kz::load {
 
@@ -29,6 +30,7 @@ class Homes {
   uint32_t take(std::mt19937_64& rng, bool to_read);
   void give_back(uint32_t i) { idle_.push_back(i); }
   size_t size() const { return homes_.size(); }
+  const HbmBlock& memory() const { return *block_; }
 
  private:
   std::unique_ptr<HbmBlock> block_;
@@ -37,26 +39,32 @@ class Homes {
 };
 
 // One kind of computation with operands in HBM that never change. It has two variants with different results,
-// used in turn, so that a result that was not written is not taken for a new one.
+// used in turn at each place for a result, so that one that was not written is not taken for a new one.
 class Calculation {
  public:
   // `slots` results may be under way at once. Loads the operands through `queue`.
-  Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots);
+  Calculation(Op op, const Job& job, Device& device, Context& context, Queue& queue, unsigned slots,
+              TableCache& tables);
+  // The variant that was not seen last at this place. What failed or was wrong does not count: it may not
+  // have been written.
+  unsigned next_variant(uint32_t slot) const { return seen_[slot] ^ 1u; }
+  void note_seen(uint32_t slot, unsigned variant) { seen_[slot] = static_cast<uint8_t>(variant); }
   Command command(uint32_t slot, unsigned variant) const;
   HbmAddr result(uint32_t slot) const { return block_->addr() + (2 * operand_ + slot * result_); }
-  uint64_t result_bytes() const { return want_[0].size(); }
-  std::span<const std::byte> want(unsigned variant) const { return want_[variant]; }
+  const HbmBlock& memory() const { return *block_; }
+  uint64_t result_bytes() const { return tables_->want[0].size(); }
+  std::span<const std::byte> want(unsigned variant) const { return tables_->want[variant]; }
   bool right(std::span<const std::byte> got, unsigned variant) const;
 
  private:
-  void make_products(const std::vector<int>& a, const std::vector<int>& b);
-  void make_sums(const std::vector<int>& a, const std::vector<int>& b);
+  void load(Device& device, Queue& queue, const TableCache& tables);
 
   Op op_;
   const Job& job_;
   uint64_t operand_ = 0, result_ = 0;  // bytes, aligned
   std::unique_ptr<HbmBlock> block_;
-  std::vector<std::byte> want_[2];
+  std::shared_ptr<const Tables> tables_;
+  std::vector<uint8_t> seen_;  // of each place for a result: the variant that was right there last
 };
 
 // Host memory, one piece a slot.

@@ -17,7 +17,8 @@ void add_account(OpAccount& to, const OpAccount& from, bool with_latency) {
 
 void add_worker(Sum& sum, const WorkerAccount& a) {
   for (size_t o = 0; o < kOps; ++o) {
-    if (a.ops[o].sent == 0) continue;
+    if (a.ops[o].outstanding() != 0) ++sum.unbalanced;
+    if (a.ops[o].sent == 0 && a.ops[o].latency.count() == 0) continue;
     add_account(sum.ops[o], a.ops[o], true);
     add_account(sum.all, a.ops[o], static_cast<Op>(o) != Op::check);
   }
@@ -41,13 +42,9 @@ void add_worker(Sum& sum, const WorkerAccount& a) {
 
 }  // namespace
 
-bool Sum::balanced() const {
-  return std::ranges::all_of(ops, [](const OpAccount& a) { return a.outstanding() == 0; });
-}
-
 bool Sum::clean() const {
   return balanced() && all.failed == 0 && all.cancelled == 0 && all.lost == 0 && all.mismatched == 0 &&
-         queue_faults == 0 && broke_off == 0;
+         queue_faults == 0 && broke_off == 0 && not_started == 0;
 }
 
 std::unique_ptr<Sum> add_up(const Ledger& ledger, const std::function<bool(const WorkerId&)>& which) {

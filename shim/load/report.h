@@ -22,8 +22,12 @@ struct Sum {
   std::vector<std::string> errors;    // why workers did not start or broke off, each once
   std::vector<std::string> findings;  // the first wrong result of each worker, at most 8
 
-  bool balanced() const;  // sent = completed + failed + cancelled + lost, for every operation
-  bool clean() const;     // balanced, and nothing failed, was cancelled or lost, or came back wrong
+  uint64_t unbalanced = 0;  // accounts of a worker's operation that do not balance
+
+  // sent = completed + failed + cancelled + lost, for every worker and operation: one too many and one too
+  // few do not make up for each other.
+  bool balanced() const { return unbalanced == 0; }
+  bool clean() const;  // balanced, all that was due was sent, and all that was sent came back right
 };
 
 // Of the workers that `which` says.

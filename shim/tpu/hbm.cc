@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "shim/base/error.h"
+#include "shim/status_error.h"
 
 namespace kz::tpu {
 
@@ -69,8 +70,8 @@ std::unique_ptr<HbmBlock> allocate(std::shared_ptr<Core> core, std::shared_ptr<C
     return std::make_unique<Block>(std::move(core), std::move(context), HbmAddr{done.result}, whole);
   }
   bool full = done.status == Status::no_memory;
-  throw Error({full ? Errc::no_memory : Errc::status, "allocate", what,
-               fmt::format("the device ended it with {}", to_string(done.status)), "", 0});
+  throw StatusError(done.status, {full ? Errc::no_memory : Errc::status, "allocate", what,
+                                  fmt::format("the device ended it with {}", to_string(done.status)), "", 0});
 }
 
 }  // namespace kz::tpu

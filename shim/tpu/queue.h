@@ -33,6 +33,9 @@ class TpuQueue final : public Queue {
   std::vector<Completion> reset(Deadline deadline) override;
   void overfill(const Command& command) override;
   const QueueAudit& audit() const override;
+  Signal signal() const override;
+  void take_signal() override;
+  void look_for_device() const override;
 
  private:
   // A command id's state. Ids go round a table four times the ring's length, so that a late or doubled
@@ -63,7 +66,6 @@ class TpuQueue final : public Queue {
   void look_out_of_turn();
   bool head_is_valid() const;
   uint64_t visible() const;
-  void look_for_device() const;
 
   // queue_interrupts.cc: waiting, and the books of interrupts
   void sleep_polling(unsigned round, const Deadline& deadline);

@@ -156,6 +156,15 @@ uint64_t TpuQueue::owed() const {
   return loud_ > had ? loud_ - had : 0;
 }
 
+Queue::Signal TpuQueue::signal() const {
+  if (!spec_.interrupts) return {};
+  return {core_->transport->vector_fd(vector_), slice(false)};
+}
+
+void TpuQueue::take_signal() {
+  if (spec_.interrupts) core_->vectors.drain(vector_);
+}
+
 // True when every completion that we have taken had its interrupt, or has lost it by now.
 bool TpuQueue::settle() const {
   note_excess();

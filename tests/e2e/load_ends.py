@@ -108,7 +108,7 @@ def case_two_processes(binary, tmp):
     assert len(load.descendants("internal-load")) == 2 and len(load.descendants("/softtpu ")) == 2
     d = load.end(0)
     assert d["processes"] == 2 and d["total"]["threads"] == 4
-    due = d["total"]["sent"] + d["total"]["back_pressure"]["not_started"]
+    due = d["total"]["sent"] - d["jobs"][0]["ops"]["check"]["sent"] + d["total"]["back_pressure"]["not_started"]
     assert due == 3000, f"{due} operations due, the rate is the job's"
 
 
@@ -138,6 +138,16 @@ def case_process_killed(binary, tmp):
     os.kill(child, signal.SIGKILL)
     d = load.end(1, r"process 0 .*signal 9")
     assert 0 < d["total"]["cancelled_by"].get("process-died", 0) <= 8, d["total"]
+
+
+def case_child_told_to_stop(binary, tmp):
+    """By somebody else than us: the load was shorter than it should be, and that is not a success."""
+    load = Load(binary, tmp, "told", SLOW)
+    load.under_way()
+    [child] = load.descendants("internal-load")
+    os.kill(child, signal.SIGTERM)
+    d = load.end(1, "told to stop")
+    assert not d["interrupted"] and d["total"]["completed"] == d["total"]["sent"], d["total"]
 
 
 def case_one_of_two_killed(binary, tmp):
@@ -180,6 +190,21 @@ def case_fault(binary, tmp):
         d = json.loads(load.out.read_text())
         assert load.child.returncode == 1 and d["total"]["lost"] > 0, (load.child.returncode, err, d["total"])
         assert d["balanced"] and "no answer" in err, err
+    finally:
+        tpu.kill()
+        tpu.wait()
+
+
+def case_device_lost_without_a_word(binary, tmp):
+    """The supply breaks down under load: no connection closes, nothing answers, registers read all ones."""
+    sock, ctl = tmp / "l.sock", tmp / "l.ctl"
+    tpu = subprocess.Popen([f"{binary}/softtpu", "--socket", str(sock), "--control", str(ctl), "--fault",
+                            '{"row":"F20","params":{"load_ms":200,"down_ms":2000}}'], stdout=subprocess.PIPE, text=True)
+    try:
+        assert tpu.stdout.readline().startswith("ready")
+        text = "[a]\nmix=copy-in,copy-out,matmul:4\ndim=256\nloop=closed\ndepth=16\ntime=30s\n"
+        d = Load(binary, tmp, "lost", text, "--device", f"vfio-user:{sock}").end(3, "all ones")
+        assert d["total"]["cancelled_by"].get("device-gone", 0) > 0, d["total"]
     finally:
         tpu.kill()
         tpu.wait()

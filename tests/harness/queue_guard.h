@@ -48,6 +48,9 @@ class QueueGuard final : public Queue {
   std::vector<Completion> reset(Deadline deadline) override;
   void overfill(const Command& command) override { inner_->overfill(command); }
   const QueueAudit& audit() const override { return inner_->audit(); }
+  Signal signal() const override { return inner_->signal(); }
+  void take_signal() override { inner_->take_signal(); }
+  void look_for_device() const override { inner_->look_for_device(); }
 
   // What is known about the oldest outstanding command; rings the doorbell once more and waits up to 300 ms.
   // What comes then is kept and returned by the next poll() or wait().

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "shim/base/error.h"
 #include "shim/load/arrivals.h"
@@ -77,6 +78,16 @@ TEST(load_job, errors_of_a_job_name_the_line_of_its_section) {
   EXPECT_THAT(refusal("[a]\ntarget=file\n"), HasSubstr("needs a path"));
 }
 
+TEST(load_job, sizes_that_do_not_fit_are_refused) {
+  EXPECT_THAT(refusal("[a]\nmix=copy-in\nsize=4G\n"), HasSubstr("less than 4G"));
+  EXPECT_THAT(refusal("[a]\nmix=copy-in\nsize=1K-4G\n"), HasSubstr("less than 4G"));
+  EXPECT_THAT(refusal("[a]\ntarget=file:/dev/zero\nsize=2G\n"), HasSubstr("one read"));
+  EXPECT_THAT(refusal("[a]\ntarget=file:/dev/zero\nsize=4G\n"), HasSubstr("4G"));
+  EXPECT_EQ(refusal("[a]\ntarget=file:/dev/zero\nsize=1G\n"), "");
+  EXPECT_EQ(refusal("[a]\nmix=copy-in\nsize=4095M\n"), "");
+  EXPECT_EQ(refusal("[a]\nmix=alloc\nalloc-size=64K-4G\n"), "");
+}
+
 TEST(load_job, shape_errors) {
   EXPECT_THAT(refusal(""), HasSubstr("no [job]"));
   EXPECT_THAT(refusal("mix=nop\n"), HasSubstr("before any section"));
@@ -96,6 +107,20 @@ TEST(load_job, times_carry_their_unit) {
     EXPECT_THROW(parse_time(bad), Error) << bad;
 }
 
+// As DeviceWorker and HostWorker make them: of the job and the place of the sender.
+TEST(load_arrivals, jobs_and_devices_draw_their_own) {
+  Job job;
+  job.arrivals = Arrivals::poisson;
+  std::vector<Schedule> all = {Schedule(job, {}), Schedule(job, {.job = 1}), Schedule(job, {.device = 1}),
+                               Schedule(job, {.job = 1, .device = 1}), Schedule(job, {.job = 2})};
+  std::set<std::chrono::nanoseconds> times;
+  for (Schedule& s : all) {
+    s.advance();
+    times.insert(s.next());
+  }
+  EXPECT_EQ(times.size(), all.size());
+}
+
 Job at_rate(double rate) {
   Job job;
   job.rate = rate;
@@ -103,7 +128,8 @@ Job at_rate(double rate) {
 }
 
 TEST(load_arrivals, a_constant_rate_is_evenly_spaced_and_shared_by_senders) {
-  Schedule whole(at_rate(1000), 0, 1), even(at_rate(1000), 0, 2), odd(at_rate(1000), 1, 2);
+  Schedule whole(at_rate(1000), {}), even(at_rate(1000), {.senders = 2}),
+      odd(at_rate(1000), {.sender = 1, .senders = 2});
   for (int i = 0; i < 100; ++i) {
     Schedule& one = i % 2 == 0 ? even : odd;
     EXPECT_EQ(whole.next(), i * 1ms);
@@ -116,14 +142,14 @@ TEST(load_arrivals, a_constant_rate_is_evenly_spaced_and_shared_by_senders) {
 TEST(load_arrivals, bursts_keep_the_rate) {
   Job job = at_rate(1000);
   job.burst = 10;
-  Schedule s(job, 0, 1);
+  Schedule s(job, {});
   for (int i = 0; i < 100; ++i, s.advance()) EXPECT_EQ(s.next(), (i / 10) * 10ms);
 }
 
 TEST(load_arrivals, a_ramp_begins_slowly_and_ends_at_the_rate) {
   Job job = at_rate(1000);
   job.ramp = 2s;
-  Schedule s(job, 0, 1);
+  Schedule s(job, {});
   uint64_t in_first_second = 0, in_second = 0, in_third = 0;
   for (; s.next() < 3s; s.advance())
     ++(s.next() < 1s ? in_first_second : s.next() < 2s ? in_second : in_third);
@@ -135,7 +161,7 @@ TEST(load_arrivals, a_ramp_begins_slowly_and_ends_at_the_rate) {
 TEST(load_arrivals, poisson_gaps_have_the_mean_and_the_spread_of_an_exponential) {
   Job job = at_rate(1000);
   job.arrivals = Arrivals::poisson;
-  Schedule s(job, 0, 1);
+  Schedule s(job, {});
   double sum = 0, squares = 0, last = 0;
   constexpr int n = 100'000;
   for (int i = 0; i < n; ++i, s.advance()) {

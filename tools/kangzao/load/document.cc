@@ -34,7 +34,7 @@ json account_json(const OpAccount& a, double seconds) {
               {"verified", a.verified},
               {"wrong", a.mismatched},
               {"per_second", seconds > 0 ? static_cast<double>(a.completed) / seconds : 0.0}};
-  if (a.completed > 0) out["latency_us"] = latency_json(a.latency);
+  if (a.latency.count() > 0) out["latency_us"] = latency_json(a.latency);
   return out;
 }
 
@@ -71,7 +71,7 @@ json job_json(const load::Job& job, unsigned number, const load::Ledger& ledger)
   out["seconds"] = sum->seconds;
   out["ops"] = json::object();
   for (size_t o = 0; o < kOps; ++o)
-    if (sum->ops[o].sent != 0)
+    if (sum->ops[o].sent != 0 || sum->ops[o].latency.count() != 0)
       out["ops"][to_string(static_cast<Op>(o))] = account_json(sum->ops[o], sum->seconds);
   out["devices"] = json::array();
   if (job.target != load::Target::device) return out;
@@ -167,7 +167,7 @@ std::string load_table(const json& d) {
           b.at("backlog_max").get<uint64_t>(), b.at("not_started").get<uint64_t>(),
           b.at("ring_full").get<uint64_t>());
     for (const json& f : job.at("findings"))
-      out += "             wrong: " + printable(f.get<std::string>()) + "\n";
+      out += "             found: " + printable(f.get<std::string>()) + "\n";
   }
   const json& t = d.at("total");
   auto n = [&](const char* key) { return t.at(key).get<uint64_t>(); };
@@ -183,6 +183,7 @@ std::string load_table(const json& d) {
 
 std::vector<std::string> load_reasons(const LoadOutcome& outcome) {
   std::vector<std::string> out = outcome.troubles;
+  if (outcome.interrupted) out.emplace_back("interrupted");
   auto s = load::add_up(*outcome.ledger);
   out.insert(out.end(), s->errors.begin(), s->errors.end());
   auto add = [&](uint64_t n, const std::string& text) {
@@ -193,9 +194,9 @@ std::vector<std::string> load_reasons(const LoadOutcome& outcome) {
   add(s->all.cancelled, "operations were cancelled" + names(by["cancelled_by"]));
   add(s->all.lost, "operations were lost");
   add(s->all.mismatched, "results were wrong");
+  add(s->not_started, "operations were due and never started");
   add(s->queue_faults, "faults in the books of the queues");
   if (!s->balanced()) out.emplace_back("the books do not balance");
-  if (outcome.interrupted) out.emplace_back("interrupted");
   if (out.empty() && s->all.completed == 0) out.emplace_back("nothing was completed");
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "shim/base/error.h"
 #include "shim/load/engine.h"
@@ -26,6 +27,7 @@ using load::WorkerAccount;
 constexpr auto prepare_limit = 120s;  // until every child has its devices and memory
 constexpr auto end_grace = 20s;       // for a child to come to its end after the last time limit
 constexpr auto kill_grace = 5s;
+constexpr auto hurry = 5s;  // for all to end after a second signal
 constexpr auto look = 5ms;
 constexpr auto lead_time = 20ms;
 
@@ -49,6 +51,7 @@ struct LoadChild {
   unsigned process = 0;
   pid_t pid = -1;
   bool over = false;
+  std::string where;  // it hung
 };
 
 class LoadSupervisor {
@@ -56,7 +59,7 @@ class LoadSupervisor {
   LoadSupervisor(const LoadRequest& request, LoadOutcome& out)
       : request_(request), out_(out), ledger_(*out.ledger), text_(text_in_memory(request.plan.text)) {}
 
-  void run(const std::function<void(const Ledger&, double)>& tick) {
+  void run(const std::function<void(const Ledger&, double)>& tick) try {
     start_children();
     Deadline preparing(prepare_limit);
     int ticks = 0;
@@ -72,9 +75,28 @@ class LoadSupervisor {
       if (overdue()) end_children();
       std::this_thread::sleep_for(look);
     }
+    // Cut short, and not by us, nor by a worker that says why.
+    if (ledger_.stop() > asked_ && !told_why())
+      trouble("a process of the load was told to stop by somebody else");
+  } catch (...) {  // the journal cannot be written: nobody would hear of what goes on
+    ask_stop(2);
+    end_children();
+    throw;
   }
 
  private:
+  void ask_stop(int level) {
+    asked_ = std::max(asked_, level);
+    ledger_.ask_stop(level);
+  }
+
+  bool told_why() const {
+    for (size_t w = 0; w < ledger_.workers().size(); ++w)
+      if (ledger_.state(w) == WorkerAccount::broke_off || ledger_.state(w) == WorkerAccount::failed_to_start)
+        return true;
+    return false;
+  }
+
   double seconds() const {
     auto start = Clock::time_point(std::chrono::nanoseconds(ledger_.start()));
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -109,11 +131,11 @@ class LoadSupervisor {
       int status = 0;
       if (c.over || ::waitpid(c.pid, &status, WNOHANG) == 0) continue;
       c.over = true;
-      bool cut_off = ledger_.settle(c.process);
+      bool cut_off = ledger_.settle(c.process, load::Cancel::process_died);
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !cut_off) continue;
       trouble(fmt::format("process {} (pid {}) of the load ended early: {}", c.process, c.pid,
                           describe_status(status)));
-      ledger_.ask_stop(1);
+      ask_stop(1);
     }
   }
 
@@ -123,9 +145,12 @@ class LoadSupervisor {
     if (told_to_stop() && !out_.interrupted) {
       out_.interrupted = true;
       count_signals_from_here();
-      ledger_.ask_stop(1);
+      ask_stop(1);
     }
-    if (more_signals != 0) ledger_.ask_stop(2);
+    if (more_signals != 0 && asked_ < 2) {
+      ask_stop(2);
+      stopping_ = Deadline(hurry);
+    }
     if (ledger_.stop() != 0 && !stopping_) stopping_ = Deadline(longest_timeout() + end_grace);
   }
 
@@ -140,7 +165,7 @@ class LoadSupervisor {
     if (!failed && !preparing.passed()) return;
     if (!failed && !ready)
       trouble(fmt::format("the load was not ready after {}", to_string(preparing.budget())));
-    if (!ready) ledger_.ask_stop(1);
+    if (!ready) ask_stop(1);
   }
 
   std::chrono::nanoseconds longest_timeout() const {
@@ -153,28 +178,45 @@ class LoadSupervisor {
     if (stopping_) return stopping_->passed();
     if (ledger_.start() == 0) return false;
     std::chrono::nanoseconds most{0};
-    for (const auto& job : request_.plan.jobs) most = std::max(most, job.time + job.timeout);
+    // Until the last that was due is started, everything is read back, and the last of it has ended.
+    for (const auto& job : request_.plan.jobs) most = std::max(most, job.time + 3 * job.timeout);
     return std::chrono::duration<double>(most + end_grace).count() < seconds();
   }
 
-  // One that hangs is asked to end; only one whose devices are all our own is killed.
+  // Those that hang are asked to end, all at once; only where all devices are our own are they killed.
   void end_children() {
+    for (LoadChild& c : children_)
+      if (!c.over) c.where = describe_hang(c.pid);
+    signal_rest(SIGTERM);
+    if (only_software()) signal_rest(SIGKILL);
+    bool detached = false;
     for (LoadChild& c : children_) {
       if (c.over) continue;
-      std::string where = describe_hang(c.pid);
-      ::kill(c.pid, SIGTERM);
-      int status = 0;
-      bool ended = wait_for_child(c.pid, status, Deadline(kill_grace));
-      if (!ended && only_software()) {
-        ::kill(c.pid, SIGKILL);
-        ended = wait_for_child(c.pid, status, Deadline(kill_grace));
-      }
       c.over = true;
-      ledger_.settle(c.process);
-
-      trouble(fmt::format("process {} (pid {}) of the load did not end{}", c.process, c.pid,
-                          ended ? "; it was ended" : "; it is left alone, its device may hang"));
+      // It may go on for as long as it likes: what it writes from here on does not count.
+      if (!std::exchange(detached, true)) ledger_.detach();
+      ledger_.settle(c.process, load::Cancel::stopped);
+      tell_hang(c, "it is left alone, its device may hang");
     }
+  }
+
+  void signal_rest(int signal) {
+    for (const LoadChild& c : children_)
+      if (!c.over) ::kill(c.pid, signal);
+    Deadline deadline(kill_grace);
+    for (LoadChild& c : children_) {
+      int status = 0;
+      if (c.over || !wait_for_child(c.pid, status, deadline)) continue;
+      c.over = true;
+      ledger_.settle(c.process, load::Cancel::process_died);
+      tell_hang(c, "it was ended");
+    }
+  }
+
+  void tell_hang(LoadChild& c, const char* end) {
+    std::ranges::replace(c.where, '\n', ' ');
+    trouble(
+        fmt::format("process {} (pid {}) of the load did not end; {}; {}", c.process, c.pid, end, c.where));
   }
 
   bool only_software() const {
@@ -190,6 +232,7 @@ class LoadSupervisor {
   Fd text_;
   std::vector<LoadChild> children_;
   std::optional<Deadline> stopping_;
+  int asked_ = 0;  // the stop level that we set
 };
 
 // How run and its exit codes see an error that kept a load from starting.
