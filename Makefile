@@ -73,7 +73,7 @@ lab-changes: programs
 LOAD_TIME ?= 300
 lab-debug: programs
 	@tools/dev/deps.sh build lab
-	@$(BIN)/kangzao lab --kernels stable-1-debug,backports-debug --load docs/load-examples/mixed.load --load-time $(LOAD_TIME) --limit 3600 $(ARGS)
+	@$(BIN)/kangzao lab --kernels stable-1-debug,backports-debug --load docs/load-examples/mixed-closed.load --load-time $(LOAD_TIME) --limit 3600 $(ARGS)
 
 # Random kill -9 of runner, tests and device: 200 rounds.
 chaos: build

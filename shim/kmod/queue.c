@@ -84,14 +84,14 @@ struct kz_queue *kz_queue_alloc(struct kz_device *kz, struct kz_file *kf, u32 id
 	INIT_LIST_HEAD(&q->done);
 	INIT_LIST_HEAD(&q->told);
 	q->slot = kvcalloc(1u << order, sizeof(*q->slot), GFP_KERNEL_ACCOUNT);
-	if (!q->slot || kz_queue_alloc_rings(q)) {
-		kz_queue_put(q);
-		return ERR_PTR(-ENOMEM);
-	}
-	for (i = 0; i < 1u << order; i++) {
+	for (i = 0; q->slot && i < 1u << order; i++) { /* before the rings, whose end looks at them */
 		q->slot[i].q = q;
 		q->slot[i].cid = i;
 		list_add_tail(&q->slot[i].node, &q->free);
+	}
+	if (!q->slot || kz_queue_alloc_rings(q)) {
+		kz_queue_put(q);
+		return ERR_PTR(-ENOMEM);
 	}
 	return q;
 }

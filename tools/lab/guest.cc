@@ -130,7 +130,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   std::string machine = "q35,memory-backend=mem", memory = fmt::format("{}M", spec.memory_mib);
   // A panic resets at once; QEMU then holds still, so that the memory can be taken.
   std::string append =
-      "console=ttyS0 panic=-1 no_timer_check loglevel=5 log_buf_len=4M psi=1 "
+      "console=ttyS0 panic=-1 no_timer_check pci=no_e820 loglevel=5 log_buf_len=4M psi=1 "
       "rcupdate.rcu_cpu_stall_timeout=60 "
       "watchdog_thresh=30 sysctl.kernel.hung_task_timeout_secs=30 " +
       spec.append;
