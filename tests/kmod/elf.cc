@@ -14,7 +14,8 @@ namespace {
 
 // include/linux/module_signature.h: the last bytes of a signed module.
 constexpr std::string_view signed_mark = "~Module signature appended~\n";
-constexpr size_t signature_info = 12;  // struct module_signature, its length in the last four bytes, big-endian
+constexpr size_t signature_info =
+    12;  // struct module_signature, its length in the last four bytes, big-endian
 // struct modversion_info: a 64-bit checksum and a name, 64 bytes in all.
 constexpr size_t version_entry = 64;
 

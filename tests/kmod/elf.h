@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A module's file made wrong in one place, so that the loader must refuse it: 64-bit little-endian ELF objects.
+// A module's file made wrong in one place, so that the loader must refuse it: 64-bit little-endian ELF
+// objects.
 #pragma once
 
 #include <cstdint>

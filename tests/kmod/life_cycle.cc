@@ -8,6 +8,7 @@
 
 #include "tests/harness/test.h"
 #include "tests/kmod/elf.h"
+#include "tests/kmod/findings.h"
 #include "tests/kmod/growth.h"
 #include "tests/kmod/module.h"
 #include "tests/kmod/resources.h"
@@ -36,7 +37,8 @@ void unload_or_fail(const Target& t) {
 }
 
 // Loads a spoilt module, which the kernel must refuse for the reason named.
-void expect_refused(const Target& t, const std::vector<char>& image, const std::vector<std::string>& reasons) {
+void expect_refused(const Target& t, const std::vector<char>& image,
+                    const std::vector<std::string>& reasons) {
   expect_log(t.module, module_taints);
   KernelTail tail;
   const int rc = in_time("load a spoilt module", step_limit, [&] { return load_module(image, ""); });
@@ -48,11 +50,9 @@ void expect_refused(const Target& t, const std::vector<char>& image, const std::
   }
   const std::string log = tail.take();
   const Explanation why = explain_load_refusal(rc, log, release(), "");
-  evidence(ev::driver, {{"what", "refused"},
-                        {"errno", -rc},
-                        {"explained", why.name},
-                        {"text", why.text},
-                        {"cure", why.cure}});
+  evidence(
+      ev::driver,
+      {{"what", "refused"}, {"errno", -rc}, {"explained", why.name}, {"text", why.text}, {"cure", why.cure}});
   EXPECT_NE(std::ranges::find(reasons, why.name), reasons.end())
       << "refused with " << std::strerror(-rc) << ", told as " << why.name << " (" << why.text << "), wanted "
       << fmt::format("{}", fmt::join(reasons, " or ")) << "; the kernel said:\n"
@@ -62,11 +62,12 @@ void expect_refused(const Target& t, const std::vector<char>& image, const std::
 
 }  // namespace
 
-KZ_TEST(kmod_load, leaves_nothing,
-        {.meaning = "a module that is unloaded leaves no region, interrupt, number, node, folder or file behind",
-         .level = 1,
-         .labels = {"destructive", "kernel", "root"},
-         .limit = 90s}) {
+KZ_TEST(
+    kmod_load, leaves_nothing,
+    {.meaning = "a module that is unloaded leaves no region, interrupt, number, node, folder or file behind",
+     .level = 1,
+     .labels = takes_driver_away(),
+     .limit = 90s}) {
   const Target t = find_target();
   need_module(t);
   GiveBack back(t);
@@ -89,7 +90,7 @@ KZ_TEST(kmod_load, leaves_nothing,
 KZ_TEST(kmod_load, again_and_again,
         {.meaning = "loading and unloading for a long time takes no memory, number or interrupt for good",
          .level = 3,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 240s,
          .scaled = true}) {
   const Target t = find_target();
@@ -104,7 +105,8 @@ KZ_TEST(kmod_load, again_and_again,
       throw Error({Errc::io, "load again", t.module, std::strerror(-rc),
                    "what the last load took was not given back", -rc});
     if (!t.wait_ready(10s))
-      throw Error({Errc::timeout, "wait for the driver", t.driver, "no driver or node 10 s after loading", "", 0});
+      throw Error(
+          {Errc::timeout, "wait for the driver", t.driver, "no driver or node 10 s after loading", "", 0});
     unload_or_fail(t);
   };
   judge_growth("load", static_cast<uint64_t>(24 * scale()), cycle);
@@ -113,7 +115,7 @@ KZ_TEST(kmod_load, again_and_again,
 KZ_TEST(kmod_load, twice,
         {.meaning = "a second load is refused as existing and does not disturb the first",
          .level = 4,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 60s}) {
   const Target t = find_target();
   need_module(t);
@@ -130,7 +132,7 @@ KZ_TEST(kmod_load, twice,
 KZ_TEST(kmod_load, parameters,
         {.meaning = "every module parameter at its bounds and at nonsense: refused cleanly or it works",
          .level = 4,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 300s}) {
   const Target t = find_target();
   need_module(t);
@@ -168,7 +170,7 @@ KZ_TEST(kmod_load, parameters,
 KZ_TEST(kmod_load, unknown_parameter,
         {.meaning = "a parameter that does not exist is remarked and ignored, and the remark is understood",
          .level = 4,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 60s}) {
   const Target t = find_target();
   need_module(t);
@@ -184,7 +186,7 @@ KZ_TEST(kmod_load, unknown_parameter,
 KZ_TEST(kmod_load, wrong_kernel,
         {.meaning = "a module built for another kernel is refused, and told as that",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const Target t = find_target();
   need_module(t);
@@ -192,7 +194,8 @@ KZ_TEST(kmod_load, wrong_kernel,
   const bool was_signed = image.strip_signature();
   std::string magic = image.info("vermagic").value_or("");
   if (magic.empty()) skip("the module has no vermagic: built without CONFIG_MODVERSIONS' checks");
-  magic[0] = magic[0] == '9' ? '8' : '9';
+  // The release, and what follows it: where symbols have versions the loader looks at the rest alone.
+  for (size_t at : {size_t{0}, magic.find(' ') + 1}) magic[at] = magic[at] == '9' ? '8' : '9';
   image.patch_info("vermagic", magic);
   std::vector<std::string> reasons{"version_magic"};
   if (was_signed) reasons.push_back("unsigned");
@@ -204,7 +207,7 @@ KZ_TEST(kmod_load, wrong_kernel,
 KZ_TEST(kmod_load, missing_symbol,
         {.meaning = "a module that needs a symbol this kernel lacks is refused, and told as that",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const Target t = find_target();
   need_module(t);
@@ -222,13 +225,14 @@ KZ_TEST(kmod_load, missing_symbol,
 KZ_TEST(kmod_load, changed_symbol_version,
         {.meaning = "a module built against another form of a symbol is refused, and told as that",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const Target t = find_target();
   need_module(t);
   ElfImage image(read_module(t.file));
   image.strip_signature();
-  if (image.change_version().empty()) skip("the module carries no symbol versions (CONFIG_MODVERSIONS is off)");
+  if (image.change_version().empty())
+    skip("the module carries no symbol versions (CONFIG_MODVERSIONS is off)");
   unload_or_fail(t);
   GiveBack back(t);
   expect_refused(t, image.bytes(), {"symbol_version", "unsigned"});
@@ -237,7 +241,7 @@ KZ_TEST(kmod_load, changed_symbol_version,
 KZ_TEST(kmod_load, cut_file,
         {.meaning = "a module's file that was cut off is refused, and told as that",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const Target t = find_target();
   need_module(t);
@@ -253,12 +257,13 @@ KZ_TEST(kmod_load, cut_file,
 KZ_TEST(kmod_load, proprietary,
         {.meaning = "a module without a free licence gets no GPL-only symbol, and is told so",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const Target t = find_target();
   need_module(t);
   // The taint cannot be taken back, and lockdep stops at it.
-  if (exists("/proc/lockdep")) skip("this kernel checks locks, and its checker stops for good at a proprietary module");
+  if (exists("/proc/lockdep"))
+    skip("this kernel checks locks, and its checker stops for good at a proprietary module");
   ElfImage image(read_module(t.file));
   image.strip_signature();
   const std::string licence = image.info("license").value_or("");
@@ -272,7 +277,7 @@ KZ_TEST(kmod_load, proprietary,
 KZ_TEST(kmod_load, unsigned_refused,
         {.meaning = "where signatures are enforced an unsigned module is refused, and told as that",
          .level = 1,
-         .labels = {"destructive", "kernel", "root"},
+         .labels = takes_driver_away(),
          .limit = 30s}) {
   const std::string enforced = value_of("/sys/module/module/parameters/sig_enforce");
   const std::string lockdown = value_of("/sys/kernel/security/lockdown");
@@ -291,11 +296,13 @@ KZ_TEST(kmod_load, unsigned_refused,
   expect_refused(t, image.bytes(), {"unsigned", "not_permitted"});
 }
 
-KZ_TEST(kmod_load, firmware_files,
-        {.meaning = "firmware that the module asks for is there; one that is missing is refused and leaves it working",
-         .level = 1,
-         .labels = {"destructive", "kernel", "root"},
-         .limit = 60s}) {
+KZ_TEST(
+    kmod_load, firmware_files,
+    {.meaning =
+         "firmware that the module asks for is there; one that is missing is refused and leaves it working",
+     .level = 1,
+     .labels = takes_driver_away(),
+     .limit = 60s}) {
   const Target t = find_target();
   need_module(t);
   const auto firmware = module_info(t.file).firmware;
@@ -308,7 +315,8 @@ KZ_TEST(kmod_load, firmware_files,
         there |= exists(folder + name + end);
     if (there) continue;
     evidence(ev::driver, {{"what", "firmware_missing"}, {"name", name}});
-    warn("firmware " + name + " is not below /lib/firmware: install the vendor's firmware package, then load again");
+    warn("firmware " + name +
+         " is not below /lib/firmware: install the vendor's firmware package, then load again");
   }
   if (!t.ours()) return;
   expect_log(t.slot);

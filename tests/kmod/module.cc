@@ -34,7 +34,9 @@ using Module = std::unique_ptr<kmod_module, Unref>;
 
 Context make_context() {
   Context c(kmod_new(nullptr, nullptr));
-  if (c) kmod_set_log_fn(c.get(), [](void*, int, const char*, int, const char*, const char*, va_list) {}, nullptr);
+  if (c)
+    kmod_set_log_fn(
+        c.get(), [](void*, int, const char*, int, const char*, const char*, va_list) {}, nullptr);
   return c;
 }
 
@@ -98,7 +100,8 @@ ModuleInfo module_info(const std::string& file) {
                  std::strerror(-rc), "name its file with --module", -rc});
   ModuleInfo info{.name = name_of(file)};
   kmod_list* entry = nullptr;
-  kmod_list_foreach(entry, list) take_entry(info, kmod_module_info_get_key(entry), kmod_module_info_get_value(entry));
+  kmod_list_foreach(entry, list)
+      take_entry(info, kmod_module_info_get_key(entry), kmod_module_info_get_value(entry));
   kmod_module_info_free_list(list);
   return info;
 }
@@ -212,7 +215,7 @@ std::string KernelTail::take() {
 Explanation explain_load_refusal(int error, const std::string& log, const std::string& release,
                                  const std::string& vermagic) {
   // What insmod would have said of it.
-  const char* said = error == -ENOEXEC ? "Invalid module format"
+  const char* said = error == -ENOEXEC  ? "Invalid module format"
                      : error == -ENOENT ? "unknown symbol in module"
                                         : std::strerror(-error);
   std::string text = log + "insmod: ERROR: could not insert module driver.ko: " + said + "\n";
@@ -241,9 +244,9 @@ Explanation explain_bind_refusal(const BindFacts& f) {
             "write an empty line, or this driver's name, to driver_override"};
   // An override that names the driver stands in for the table.
   if (f.override != f.driver && std::ranges::none_of(f.aliases, matches))
-    return {"not_in_id_table",
-            fmt::format("{} is not in the id table of {}", f.modalias.substr(0, 24), f.driver),
-            "write \"VENDOR DEVICE\" to the driver's new_id, or set driver_override, where it is known to fit"};
+    return {
+        "not_in_id_table", fmt::format("{} is not in the id table of {}", f.modalias.substr(0, 24), f.driver),
+        "write \"VENDOR DEVICE\" to the driver's new_id, or set driver_override, where it is known to fit"};
   return {"probe_failed", fmt::format("the driver's probe returned {}", std::strerror(-f.error)),
           "the driver's lines in dmesg say why"};
 }

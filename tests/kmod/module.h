@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A kernel module: what its file says, loading and unloading it by the system calls themselves so that errno is the
-// kernel's, and why a load or a binding was refused.
+// A kernel module: what its file says, loading and unloading it by the system calls themselves so that errno
+// is the kernel's, and why a load or a binding was refused.
 #pragma once
 
 #include <map>
@@ -70,10 +70,10 @@ Explanation explain_load_refusal(int error, const std::string& log, const std::s
 
 // Why a driver does not bind to a function: from what sysfs says of both and the module's id table.
 struct BindFacts {
-  std::string driver;    // the one that is to take it
-  std::string bound;     // that has it now, "" none
-  std::string override;  // driver_override, "" or "(null)" none
-  std::string modalias;  // "pci:v00001234d00004B5Asv..."
+  std::string driver;                // the one that is to take it
+  std::string bound;                 // that has it now, "" none
+  std::string override;              // driver_override, "" or "(null)" none
+  std::string modalias;              // "pci:v00001234d00004B5Asv..."
   std::vector<std::string> aliases;  // of the module
   bool driver_there = true;          // registered
   int error = 0;                     // -errno of the write to bind

@@ -219,9 +219,9 @@ Counts leak_counts(const Kernel& k) {
       out["meminfo " + it->first + " (KiB)"] = it->second;
   // Pages that no cache accounts for: a driver's alloc_pages() shows only in what is not free any more.
   auto kib = [&](const char* f) { return k.meminfo.contains(f) ? k.meminfo.at(f) : 0; };
-  out["memory in use by the kernel (KiB)"] = kib("MemTotal") - kib("MemFree") - kib("Buffers") - kib("Cached") -
-                                             kib("AnonPages") - kib("Slab") - kib("KernelStack") -
-                                             kib("PageTables");
+  out["memory in use by the kernel (KiB)"] = kib("MemTotal") - kib("MemFree") - kib("Buffers") -
+                                             kib("Cached") - kib("AnonPages") - kib("Slab") -
+                                             kib("KernelStack") - kib("PageTables");
   out["interrupts (users)"] = static_cast<double>(k.interrupts.size());
   out["iomem (regions)"] = static_cast<double>(k.iomem.size());
   out["/proc/devices (entries)"] = static_cast<double>(k.devices.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// What the kernel holds, by name: from the text of /proc and the names in sysfs and debugfs. A driver that is gone
-// must have given back all of it.
+// What the kernel holds, by name: from the text of /proc and the names in sysfs and debugfs. A driver that is
+// gone must have given back all of it.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ Counts parse_meminfo(std::string_view text);
 Names parse_devices(std::string_view text);
 // /proc/iomem: "fe000000-fe003fff : kz_accel", without indentation.
 Names parse_iomem(std::string_view text);
-// /proc/interrupts: what stands behind the counts, without the number of the interrupt and where it is routed:
-// "kz_accel-0". A line with several users gives several names.
+// /proc/interrupts: what stands behind the counts, without the number of the interrupt and where it is
+// routed: "kz_accel-0". A line with several users gives several names.
 Names parse_interrupts(std::string_view text, unsigned processors);
 
 struct Kernel {
@@ -36,8 +36,8 @@ struct Kernel {
   Names modules, drivers, classes, class_devices, debugfs;  // folders and links of those names
 };
 
-// Frees what is only cached (page cache, dentries, partial slabs), then reads all of it. What this user may not read
-// is empty.
+// Frees what is only cached (page cache, dentries, partial slabs), then reads all of it. What this user may
+// not read is empty.
 Kernel look_at_kernel();
 
 // One line for each name that is in `after` and not in `before`, "interrupts: kz_accel-0".

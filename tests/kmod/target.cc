@@ -50,8 +50,8 @@ std::string slot_of_node(const std::string& node) {
   struct stat s {};
   if (::stat(node.c_str(), &s) != 0 || !S_ISCHR(s.st_mode)) return {};
   std::error_code ec;
-  fs::path path = fs::canonical(
-      fmt::format("/sys/dev/char/{}:{}/device", major(s.st_rdev), minor(s.st_rdev)), ec);
+  fs::path path =
+      fs::canonical(fmt::format("/sys/dev/char/{}:{}/device", major(s.st_rdev), minor(s.st_rdev)), ec);
   return ec ? "" : path.filename().string();
 }
 
@@ -163,9 +163,8 @@ int Target::rescan() const {
 }
 
 bool Target::wait_ready(std::chrono::nanoseconds budget) const {
-  return wait_until(budget, [&] {
-    return bound_to() == driver && (node.empty() || slot_of_node(node) == slot);
-  });
+  return wait_until(budget,
+                    [&] { return bound_to() == driver && (node.empty() || slot_of_node(node) == slot); });
 }
 
 std::string Target::restore() const {
@@ -205,7 +204,8 @@ Target find_target() {
     t.load();
     t.driver = driver_of_module(t.module);
   }
-  if (t.driver.empty()) skip("no driver is bound to " + t.slot + "; bind one, or give its file with --module");
+  if (t.driver.empty())
+    skip("no driver is bound to " + t.slot + "; bind one, or give its file with --module");
   t.parameters = parameters_in_force(t.module);
   if (std::string why = t.restore(); !why.empty()) block(why);
   return t;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// The driver under test: which function it drives, its module and file; bound, unbound, loaded and unloaded through
-// sysfs and system calls, each within a time; and given back as found.
+// The driver under test: which function it drives, its module and file; bound, unbound, loaded and unloaded
+// through sysfs and system calls, each within a time; and given back as found.
 #pragma once
 
 #include <chrono>
@@ -30,11 +30,11 @@ std::string where_it_stands(int pid);
 bool wait_until(std::chrono::nanoseconds budget, const std::function<bool()>& seen);
 
 struct Target {
-  std::string slot;    // "0000:01:00.0"
-  std::string node;    // "/dev/kz0" where it is named by its node, else ""
-  std::string driver;  // on the PCI bus
-  std::string module;  // of the driver; "" where it is built in
-  std::string file;    // of the module, "" where nobody knows
+  std::string slot;          // "0000:01:00.0"
+  std::string node;          // "/dev/kz0" where it is named by its node, else ""
+  std::string driver;        // on the PCI bus
+  std::string module;        // of the driver; "" where it is built in
+  std::string file;          // of the module, "" where nobody knows
   std::string parameters;    // in force when the test began
   std::string load_command;  // --load-command
 
@@ -70,8 +70,8 @@ void need_module(const Target& target);
 // Skips where the device has not the reference driver's calls.
 void need_our_calls(const Target& target);
 
-// Whatever the test did, the driver is back on its function at the end. A device that cannot be given back fails
-// the test.
+// Whatever the test did, the driver is back on its function at the end. A device that cannot be given back
+// fails the test.
 class GiveBack {
  public:
   explicit GiveBack(const Target& target) : target_(target) {}

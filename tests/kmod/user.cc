@@ -50,7 +50,8 @@ kz_cmd copy_command(uint64_t dst, uint8_t dst_space, uint64_t src, uint8_t src_s
 }
 
 bool faults(const volatile char* p) {
-  struct sigaction action {}, bus{}, segv{};
+  struct sigaction action {
+  }, bus{}, segv{};
   action.sa_handler = on_fault;
   ::sigaction(SIGBUS, &action, &bus);
   ::sigaction(SIGSEGV, &action, &segv);
@@ -321,7 +322,8 @@ void busy_by_uring(User& user, const OtherUser::Link& link) {
   Books books(*link.seen());
   uint64_t next = 0;
   int error = 0;
-  const kz_uring_cmd body{.cmd = user.copies(1, 65536)[0], .queue = user.queue, .timeout_ms = 0, .result_at = 0};
+  const kz_uring_cmd body{
+      .cmd = user.copies(1, 65536)[0], .queue = user.queue, .timeout_ms = 0, .result_at = 0};
   for (bool told = false; error == 0 && !(told && link.told_to_end()); told = true) {
     while (books.open() < 32) {
       ring.add(user.fd(), KZ_URING_SUBMIT, body, next);

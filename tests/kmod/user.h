@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// A user of the reference driver's node, call by call, with errno as the kernel gives it; and one in a process of his
-// own, who holds the device in a certain way while something is done to it.
+// A user of the reference driver's node, call by call, with errno as the kernel gives it; and one in a
+// process of his own, who holds the device in a certain way while something is done to it.
 #pragma once
 
 #include <liburing.h>
@@ -108,8 +108,8 @@ class OtherUser {
    public:
     Link(int say, int hear, volatile Seen* seen) : say_(say), hear_(hear), seen_(seen) {}
     void ready() const;
-    bool told_to_end() const;      // does not wait
-    void wait_for_end() const;     // until told
+    bool told_to_end() const;        // does not wait
+    void wait_for_end() const;       // until told
     void wait_for(char word) const;  // until that was said, or the parent is gone
     Seen* seen() const { return const_cast<Seen*>(seen_); }
 
