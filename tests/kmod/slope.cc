@@ -61,8 +61,8 @@ std::vector<Growth> growing(const Series& series, double least) {
   std::vector<Growth> out;
   for (const auto& [name, values] : series) {
     if (values.size() < fewest) continue;
+    if (rising_p(values) > growth_alarm / static_cast<double>(series.size())) continue;
     const Trend t = trend_of(values);
-    if (t.p_rising > growth_alarm / static_cast<double>(series.size())) continue;
     if (t.low <= 0 || t.slope < least) continue;
     const std::span<const double> all(values);
     const size_t half = values.size() / 2;
