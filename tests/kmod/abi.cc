@@ -408,6 +408,7 @@ KZ_ABI_TEST(handles, "handles that are not this file's are unknown in every call
 KZ_ABI_TEST(map_edges, "a mapping ends where the memory ends, and only what is one's own can be mapped",
             30s) {
   const Target t = abi_target();
+  need_aperture(t);
   User user(t.node);
   const auto at = [&](uint64_t offset, size_t length, int protection = PROT_READ, int flags = MAP_SHARED) {
     void* p = ::mmap(nullptr, length, protection, flags, user.fd(), static_cast<off_t>(offset));
@@ -555,6 +556,7 @@ KZ_ABI_TEST(uring_cancel,
 
 KZ_ABI_TEST(map_and_reset, "a mapping does not outlive a reset, and handles from before it are stale", 60s) {
   const Target t = abi_target();
+  need_aperture(t);
   expect_log(t.slot);
   before_danger("reset the device through its driver");
   for (uint32_t kind : {KZ_RESET_KIND_FUNCTION, KZ_RESET_KIND_DEVICE, KZ_RESET_KIND_FIRMWARE}) {

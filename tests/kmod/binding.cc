@@ -137,7 +137,7 @@ KZ_TEST(
   EXPECT_TRUE(t.wait_ready(10s));
 }
 
-KZ_TEST(kmod_bind, remove_and_rescan,
+KZ_TEST(kmod_vanish, idle,
         {.meaning = "the idle function taken off the bus and found again gets its driver and node back",
          .level = 4,
          .labels = takes_driver_away(),
@@ -146,6 +146,7 @@ KZ_TEST(kmod_bind, remove_and_rescan,
   const Target t = find_target();
   GiveBack back(t);
   expect_log(t.slot);
+  const auto bars = t.bars();
   for (int i = 0; i < static_cast<int>(5 * scale()); ++i) {
     before_danger("remove the function from the bus");
     ASSERT_EQ(t.remove_function(), 0);
@@ -154,6 +155,7 @@ KZ_TEST(kmod_bind, remove_and_rescan,
     ASSERT_EQ(t.rescan(), 0);
     ASSERT_TRUE(wait_until(10s, [&] { return t.present(); }));
     ASSERT_TRUE(t.wait_ready(10s));
+    check_bars(t, bars);
   }
 }
 

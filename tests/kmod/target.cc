@@ -17,6 +17,7 @@
 
 #include "shim/base/error.h"
 #include "shim/base/fd.h"
+#include "shim/pci/sysfs.h"
 #include "shim/uri.h"
 #include "tests/harness/session.h"
 #include "tests/harness/test.h"
@@ -133,6 +134,13 @@ int in_time(const std::string& what, std::chrono::nanoseconds budget, const std:
 std::string Target::bound_to() const { return link_name(sysfs() + "/driver"); }
 bool Target::present() const { return exists(sysfs() + "/config"); }
 
+std::vector<uint64_t> Target::bars() const {
+  std::vector<uint64_t> out;
+  const auto all = read_pci_info(parse_bdf(slot), {}, false).resources;
+  for (size_t i = 0; i < 6 && i < all.size(); ++i) out.push_back(all[i].assigned() ? all[i].size() : 0);
+  return out;
+}
+
 int Target::bind(const std::string& name) const {
   return in_time("bind " + name, step_limit,
                  [&] { return write_file(fmt::format("{}/drivers/{}/bind", bus, name), slot); });
@@ -218,6 +226,23 @@ void need_module(const Target& t) {
 
 void need_our_calls(const Target& t) {
   if (!t.ours()) skip("needs the reference driver's calls: --device dev:/dev/kz0");
+}
+
+void check_bars(const Target& t, const std::vector<uint64_t>& before) {
+  const auto now = t.bars();
+  for (size_t i = 0; i < before.size() && i < now.size(); ++i) {
+    if (now[i] == before[i]) continue;
+    evidence(ev::driver, {{"what", "bar_lost"}, {"bar", i}, {"bytes", before[i]}});
+    warn(fmt::format(
+        "after the rescan BAR{} ({} bytes) has no address: the bridge's window does not take it again; where "
+        "the kernel says \"clipped ... for e820 entry\", boot with pci=no_e820",
+        i, before[i]));
+  }
+}
+
+void need_aperture(const Target& t) {
+  if (!exists(t.sysfs() + "/resource4"))
+    skip("the aperture has no address (a rescan lost it? boot with pci=no_e820): nothing can be mapped");
 }
 
 GiveBack::~GiveBack() {

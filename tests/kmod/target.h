@@ -42,6 +42,8 @@ struct Target {
   std::string sysfs() const { return "/sys/bus/pci/devices/" + slot; }
   std::string bound_to() const;  // driver, or ""
   bool present() const;          // the function is in sysfs
+  // Sizes of the BARs that have an address, from sysfs.
+  std::vector<uint64_t> bars() const;
 
   // 0 or -errno; each at most `step_limit`.
   int bind(const std::string& driver_name) const;
@@ -67,6 +69,11 @@ inline constexpr auto step_limit = std::chrono::seconds(30);
 Target find_target();
 // Skips where the module cannot be unloaded and loaded again.
 void need_module(const Target& target);
+// After a rescan: a BAR that had an address and has none any more is the platform's doing; warns with a
+// remedy.
+void check_bars(const Target& target, const std::vector<uint64_t>& before);
+// Skips where the reference device's aperture has no address.
+void need_aperture(const Target& target);
 // Skips where the device has not the reference driver's calls.
 void need_our_calls(const Target& target);
 
