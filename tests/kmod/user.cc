@@ -226,6 +226,7 @@ void OtherUser::Link::wait_for(char word) const {
 }
 
 OtherUser::OtherUser(std::function<void(const Link&)> work) {
+  ::signal(SIGPIPE, SIG_IGN);  // he may have ended when he is told something
   void* shared = ::mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw_errno("allocate", "shared memory");
   seen_ = new (shared) Seen;

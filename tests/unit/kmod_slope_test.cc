@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The judge of growth, measured: how often it cries for nothing, and what it finds.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,7 +49,7 @@ TEST(KmodSlope, FalseAlarmsStayBelowTheRateItNames) {
   for (int k = 0; k < kernels; ++k) {
     std::mt19937_64 rng(static_cast<uint64_t>(k) + 1);
     Series all;
-    for (int i = 0; i < series_of_a_kernel; ++i) all["s" + std::to_string(i)] = quiet(rng, i);
+    for (int i = 0; i < series_of_a_kernel; ++i) all[fmt::format("s{}", i)] = quiet(rng, i);
     alarms += growing(all, 0.5).empty() ? 0 : 1;
   }
   RecordProperty("alarms", alarms);
@@ -63,7 +64,7 @@ TEST(KmodSlope, PureNoiseWithoutALeastSlopeKeepsTheRateToo) {
     std::normal_distribution<double> normal;
     Series all;
     for (int i = 0; i < 100; ++i)
-      for (int c = 0; c < cycles; ++c) all["s" + std::to_string(i)].push_back(normal(rng));
+      for (int c = 0; c < cycles; ++c) all[fmt::format("s{}", i)].push_back(normal(rng));
     alarms += growing(all).empty() ? 0 : 1;
   }
   EXPECT_LE(alarms, most_of(kernels, growth_alarm)) << alarms << " of " << kernels;
@@ -77,7 +78,7 @@ TEST(KmodSlope, FindsALeakOfOneObjectACycle) {
     int found = 0;
     Series all;
     for (int i = 0; i < series_of_a_kernel; ++i)
-      all["s" + std::to_string(i)] = std::vector<double>(cycles, 1000);
+      all[fmt::format("s{}", i)] = std::vector<double>(cycles, 1000);
     for (int k = 0; k < trials; ++k) {
       std::mt19937_64 rng(static_cast<uint64_t>(k) + 31);
       std::normal_distribution<double> normal;
