@@ -12,10 +12,11 @@ namespace kz::test {
 // Of a test that takes the driver or its device away.
 inline std::vector<std::string> takes_driver_away() { return {"destructive", "kernel", "root"}; }
 
-// Fails the test; `what` is the evidence's word (tools/journal/evidence.h, "driver").
-inline void wrong(const char* what, const std::string& text) {
+// Fails the test at the caller's line; `what` is the evidence's word (tools/journal/evidence.h, "driver").
+inline void wrong(const char* what, const std::string& text, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
   evidence(ev::driver, {{"what", what}, {"text", text}});
-  ADD_FAILURE() << text;
+  ADD_FAILURE_AT(file, line) << text;
 }
 
 }  // namespace kz::test
