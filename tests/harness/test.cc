@@ -139,7 +139,7 @@ void DeviceTest::SetUp() {
     ADD_FAILURE() << state_->id << " is not declared with KZ_TEST";
     return;
   }
-  if (has_label(*state_->info, "host")) {
+  if (has_label(*state_->info, "host") || has_label(*state_->info, "kernel")) {
     state_->ready = true;
     return;
   }
@@ -283,6 +283,9 @@ void metric(std::string_view name, double value, std::string_view unit) {
 
 void before_danger(std::string_view step) {
   Session::get().send_and_wait({{"type", "danger"}, {"step", step}});
+}
+void expect_log(const std::string& text, unsigned long taint) {
+  Session::get().send({{"type", "expect-log"}, {"text", text}, {"taint", taint}});
 }
 void block(const std::string& reason) { throw EndTest{Verdict::blocked, reason}; }
 void skip(const std::string& reason) { throw EndTest{Verdict::skip, reason}; }

@@ -222,6 +222,15 @@ TEST_F(RunTest, StopsWhenTold) {
   EXPECT_LT(taken.elapsed(), 30s);
 }
 
+TEST(KernelLogTest, LinesThatATestExpectsAreContextReportsNever) {
+  KernelLines lines{.against = {"kz_accel: version magic is wrong", "pcieport: AER: error",
+                                "WARNING: CPU: 1 PID: 7 at kz_accel.c:10", "BUG: KASAN in kz_accel"}};
+  lines.forgive({"kz_accel"});
+  EXPECT_EQ(lines.against, (std::vector<std::string>{"pcieport: AER: error", "WARNING: CPU: 1 PID: 7 at kz_accel.c:10",
+                                                     "BUG: KASAN in kz_accel"}));
+  EXPECT_EQ(lines.context, (std::vector<std::string>{"kz_accel: version magic is wrong"}));
+}
+
 TEST(KernelLogTest, OnlyLinesAboutTheDeviceOrTheKernelItselfCount) {
   std::vector<std::string> device = {"0000:01:00.0", "ast", "kz0", ""};
   for (const char* line :

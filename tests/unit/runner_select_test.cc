@@ -33,6 +33,7 @@ std::vector<TestDeclaration> catalogue() {
           test("dma.order", 2, {"long"}),
           test("soak.mixed", 3, {"long"}, {"full"}),
           test("reset.flr", 4, {"destructive"}),
+          test("kmod.load.twice", 4, {"destructive", "kernel"}),
           test("selftest.hangs", 1)};
 }
 
@@ -50,6 +51,14 @@ std::string complaint(const Selection& s) {
     return e.what();
   }
   return "nothing was thrown";
+}
+
+TEST(Select, TestsOfTheKernelsSideRunOnlyWhenAskedFor) {
+  EXPECT_THAT(ids({.groups = {"kmod"}}), ElementsAre("kmod.load.twice"));
+  EXPECT_THAT(ids({.filters = {"kmod.*"}}), ElementsAre("kmod.load.twice"));
+  EXPECT_THAT(ids({.labels = {"kernel"}}), ElementsAre("kmod.load.twice"));
+  EXPECT_THAT(ids({.levels = {4}}), ElementsAre("reset.flr"));
+  EXPECT_THAT(ids({.levels = {4}, .whole = true}), ElementsAre("reset.flr", "kmod.load.twice"));
 }
 
 TEST(Select, TheProfileDecidesAndSelftestsNeverBelong) {

@@ -6,7 +6,7 @@
 set -eu
 
 build="g++ cmake ninja-build pkg-config libc6-dev linux-libc-dev libpci-dev libudev-dev liburing-dev libcli11-dev
-  nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libopenblas-dev libeigen3-dev pci.ids"
+  nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libkmod-dev libopenblas-dev libeigen3-dev pci.ids"
 test="python3 python3-jsonschema libxml2-utils pciutils"
 lab="make gcc python3 pciutils xz-utils mount util-linux perl debian-archive-keyring"
 fuzz="clang lld llvm"

@@ -15,6 +15,7 @@ void add_list(CLI::App& app, int& exit_status) {
       "'dma.*'");
   auto selection = std::make_shared<Selection>();
   selection->profile = "all";
+  selection->whole = true;
   auto json = std::make_shared<bool>(false);
   add_selection_options(*sub, *selection);
   sub->add_flag("--json", *json, "one JSON document");

@@ -52,6 +52,7 @@ int run_command(RunArgs& a) {
     return tests.empty() ? 125 : 0;
   }
   a.options.device = with_absolute_paths(a.options.device);
+  if (!a.options.module.empty()) a.options.module = fs::absolute(a.options.module).lexically_normal();
   catch_signals();
   bool named = !a.output.empty();
   std::string directory = named ? a.output : new_run_directory();
@@ -70,6 +71,7 @@ void add_run(CLI::App& app, int& exit_status) {
       "  kangzao run                                          quick profile, private software TPU\n"
       "  kangzao run --device softtpu:hbm=64M --level 1 --level 2\n"
       "  kangzao run --device pci:0000:01:00.0\n"
+      "  kangzao run --device dev:/dev/kz0 --group kmod --destructive     driver and module, as root\n"
       "  kangzao run --filter 'dma.*' --repeat 1000           with the bound that this proves\n"
       "  kangzao run --filter context.leak --until-fail --seed 7\n"
       "Exit: 0 clean, 1 fail/warn/crash/timeout, 2 usage, 3 device lost, 4 host or journal trouble, 125 "
@@ -97,6 +99,12 @@ void add_run(CLI::App& app, int& exit_status) {
                 "allow tests that reset the device or lose its data");
   sub->add_flag("--i-know", a->options.i_know,
                 "even on a device that carries a file system, swap, the default route or the console");
+  sub->add_option("--module", a->options.module,
+                  "file of the driver's module, for group kmod (default: what modinfo names; in a lab guest "
+                  "the lab's)");
+  sub->add_option("--load-command", a->options.load_command,
+                  "shell text that loads the device while group kmod takes it away, such as fio; unneeded for "
+                  "dev:");
   sub->add_flag("--json", a->json, "result as one JSON document on standard output");
   sub->add_flag("--dry-run", a->dry_run, "only list what would run");
   sub->callback([a, &exit_status] { exit_status = run_command(*a); });

@@ -19,6 +19,8 @@ namespace {
 constexpr std::string_view program_prefix = "kz-test-";
 // Tests that misbehave on purpose: only by name, never by profile.
 constexpr std::string_view selftest_suite = "selftest";
+// Tests of a driver's life: they unload it, so only by name, group or this label, and on a machine for that.
+const std::string kernel_label = "kernel";
 
 TestDeclaration parse(const nlohmann::json& j, const std::string& program) {
   TestDeclaration t;
@@ -150,6 +152,9 @@ std::vector<TestDeclaration> select_tests(const std::vector<TestDeclaration>& al
     bool exactly = contains(s.filters, t.id);
     if (t.suite.starts_with(selftest_suite) && s.filters.empty() &&
         !contains(s.groups, std::string(selftest_suite)))
+      continue;
+    if (t.has_label(kernel_label) && !s.whole && s.filters.empty() && !contains(s.groups, group_of(t)) &&
+        !contains(s.labels, kernel_label))
       continue;
     if (s.profile != "all" && !exactly && !t.suite.starts_with(selftest_suite) &&
         !contains(t.profiles, s.profile))

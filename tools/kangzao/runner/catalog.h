@@ -27,6 +27,7 @@ struct Selection {
   std::vector<int> levels;
   std::vector<std::string> order =
       {};  // globs: tests that fit an earlier one run earlier; the rest after them
+  bool whole = false;  // also tests of the kernel's side, which otherwise run only when asked for
 };
 
 // In order of `order`, level, id. Throws Error(usage) with near matches for a filter, group or label that

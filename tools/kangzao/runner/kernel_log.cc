@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -97,13 +98,28 @@ bool is_slab_report(const std::string& text) {
 
 }  // namespace
 
+bool is_kernel_report(const std::string& text) {
+  for (auto r : reports)
+    if (text.find(r) != std::string::npos) return true;
+  return is_warning(text) || tells_of_death(text) || is_slab_report(text);
+}
+
+void KernelLines::forgive(const std::vector<std::string>& words) {
+  auto wanted = [&](const std::string& line) {
+    return !is_kernel_report(line) && std::ranges::any_of(words, [&](const std::string& word) {
+      return line.find(word) != std::string::npos;
+    });
+  };
+  for (auto& line : against)
+    if (wanted(line) && context.size() < most_lines) context.push_back(line);
+  std::erase_if(against, wanted);
+}
+
 bool counts_against(const std::string& text, int level, const std::vector<std::string>& device) {
   if (level <= warning_level || tells_of_trouble(text))
     for (auto& name : device)
       if (!name.empty() && names(text, name)) return true;
-  for (auto r : reports)
-    if (text.find(r) != std::string::npos) return true;
-  return is_warning(text) || tells_of_death(text) || is_slab_report(text);
+  return is_kernel_report(text);
 }
 
 std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys) {

@@ -14,7 +14,13 @@ struct KernelLines {
       against;  // of trouble with the device or its path, or a BUG or oops; at most 100
   std::vector<std::string> context;  // the rest, at most 100
   bool overrun = false;              // the ring buffer wrapped: lines were lost
+  // Lines that hold one of these words were brought about on purpose: context. Never a report of the kernel
+  // about itself.
+  void forgive(const std::vector<std::string>& words);
 };
+
+// Does the kernel tell of itself: BUG, oops, WARNING, KASAN, lockdep, a stall?
+bool is_kernel_report(const std::string& text);
 
 class KernelLog {
  public:

@@ -93,13 +93,14 @@ class Attempt {
     Fd print(pipe[1]);
     for (int fd : {records_.get(), printed_.get()}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
     for (auto& [pid, name] : children()) before_.insert(pid);
+    Environment environment = run_.more;
+    environment.insert({{"KANGZAO_DEVICE", run_.uri},
+                        {"KANGZAO_SEED", std::to_string(run_.seed)},
+                        {"KANGZAO_PROFILE", run_.profile},
+                        {"KANGZAO_FD", std::to_string(theirs.get())},
+                        {"KANGZAO_RUN_DIR", run_.run_dir}});
     pid_ = spawn({run_.test.program, "--gtest_filter=" + run_.test.suite + "." + run_.test.test},
-                 {{"KANGZAO_DEVICE", run_.uri},
-                  {"KANGZAO_SEED", std::to_string(run_.seed)},
-                  {"KANGZAO_PROFILE", run_.profile},
-                  {"KANGZAO_FD", std::to_string(theirs.get())},
-                  {"KANGZAO_RUN_DIR", run_.run_dir}},
-                 {theirs.get()}, print.get(), run_.may_kill ? SIGKILL : SIGTERM);
+                 environment, {theirs.get()}, print.get(), run_.may_kill ? SIGKILL : SIGTERM);
     out_.pid = pid_;
     if (run_.started) run_.started(pid_);
     pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
@@ -150,6 +151,7 @@ class Attempt {
   void take_record(json record) {
     std::string type = text_of(record, "type");
     if (type == "verdict") return take_verdict(record);
+    if (type == "expect-log") return take_expected(record);
     if (!well_formed(record)) return complain("sent something that is no record");
     bool danger = type == "danger";
     if (danger) take_danger(record);
@@ -162,6 +164,17 @@ class Attempt {
                        most_records, most_bytes >> 20));
     }
     if (danger && records_) ::send(records_.get(), "ok", 2, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  // Not for the journal: only says how to judge the kernel's log.
+  void take_expected(const json& record) {
+    // What a module by its mere being there does to the kernel, no more: proprietary, out of tree, unsigned.
+    constexpr unsigned long of_modules = 1u << 0 | 1u << 12 | 1u << 13;
+    std::string text = text_of(record, "text");
+    if (record.contains("taint") && record["taint"].is_number_unsigned())
+      out_.expected_taint |= record["taint"].get<unsigned long>() & of_modules;
+    if (text.empty()) return complain("expects a kernel line without a word");
+    if (out_.expected_log.size() < 100) out_.expected_log.push_back(text);
   }
 
   void take_danger(const json& record) {

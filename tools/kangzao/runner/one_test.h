@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tools/journal/verdict.h"
 #include "tools/kangzao/runner/catalog.h"
@@ -19,6 +21,8 @@ struct TestOutcome {
   std::string hang;           // where it hung, after a time-out
   std::string output;         // last part of what it printed
   std::string last_danger;    // the step it announced last
+  std::vector<std::string> expected_log;  // words of kernel lines that it brings about on purpose
+  unsigned long expected_taint = 0;       // the same for bits of /proc/sys/kernel/tainted
   int leftovers = 0;          // processes it left behind
   bool left_running = false;  // it hangs and may not be killed
   bool interrupted = false;   // we were told to stop
@@ -29,6 +33,7 @@ struct TestRun {
   const TestDeclaration& test;
   std::string uri, profile, run_dir;
   uint64_t seed = 0;
+  std::map<std::string, std::string> more = {};  // further environment
   bool may_kill = true;  // SIGKILL allowed; without it a test that ignores SIGTERM is left alone
   // Every record the test hands over, already an object; `durable` ones must be on disk on return.
   std::function<void(nlohmann::json record, bool durable)> record;

@@ -31,6 +31,8 @@ struct RunOptions {
   int retries = 3;
   bool destructive = false;
   bool i_know = false;
+  std::string module = {};        // file of the driver's module, for the tests of group kmod
+  std::string load_command = {};  // what loads the device while they take it away
   nlohmann::json to_json() const;
   static RunOptions from_json(const nlohmann::json& j);
 };
@@ -108,6 +110,7 @@ class Runner {
   std::unique_ptr<Progress> progress_;
   std::map<std::string, int> done_;  // verdicts per test so far
   std::vector<std::string> inhabitants_;
+  std::string bdf_;  // of the device, where it is a PCI function
   unsigned long taint_ = 0;
   bool lost_ = false;     // the device did not come back: stop
   bool failed_ = false;   // something was not clean

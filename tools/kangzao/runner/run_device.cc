@@ -52,6 +52,7 @@ void Runner::prepare() {
   if (probe.code == "usage") throw Error({Errc::usage, "open", options_.device, probe.text, "", 0});
   std::string bdf = uri_.scheme == "pci" || uri_.scheme == "vfio" ? to_string(parse_bdf(uri_.path))
                                                                   : text_of(probe.data, "bdf");
+  bdf_ = bdf;
   if (!bdf.empty()) inhabitants_ = inhabitants(parse_bdf(bdf));
   // A node's name, /dev/kz0, is what its driver logs.
   std::string node = uri_.scheme == "dev" ? fs::path(uri_.path).filename().string() : "";

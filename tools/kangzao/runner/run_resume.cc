@@ -84,7 +84,8 @@ json RunOptions::to_json() const {
           {"until_fail", until_fail}, {"stop_on_fail", stop_on_fail},
           {"order", s.order},         {"seed", std::to_string(seed)},
           {"retries", retries},       {"destructive", destructive},
-          {"i_know", i_know}};
+          {"i_know", i_know},         {"module", module},
+          {"load_command", load_command}};
 }
 
 RunOptions RunOptions::from_json(const json& j) {
@@ -102,6 +103,8 @@ RunOptions RunOptions::from_json(const json& j) {
   o.retries = j.value("retries", 3);
   o.destructive = j.value("destructive", false);
   o.i_know = j.value("i_know", false);
+  o.module = j.value("module", "");
+  o.load_command = j.value("load_command", "");
   return o;
 }
 

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// Error paths: the first, second, third ... allocation of a probe, an open, a call is made to fail
+// (Documentation/ fault-injection, "fail-nth"). Each must fail cleanly and the next attempt must work.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tests/harness/test.h"
+#include "tests/kmod/findings.h"
+#include "tests/kmod/growth.h"
+#include "tests/kmod/resources.h"
+#include "tests/kmod/slope.h"
+#include "tests/kmod/target.h"
+#include "tests/kmod/text_file.h"
+#include "tests/kmod/user.h"
+
+namespace kz::test {
+namespace {
+
+constexpr const char* fail_nth = "/proc/self/fail-nth";
+constexpr int most = 2000;
+
+// Allocations that may wait are spared unless this is off.
+class Injection {
+ public:
+  Injection() {
+    if (!exists(fail_nth))
+      skip(
+          "this kernel cannot make allocations fail (CONFIG_FAULT_INJECTION); use a debug kernel of the lab");
+    for (auto& [path, value] : settings_) {
+      before_.push_back(value_of(path));
+      write_file(path, value);
+    }
+  }
+  ~Injection() {
+    for (size_t i = 0; i < before_.size(); ++i)
+      if (!before_[i].empty()) write_file(settings_[i].first, before_[i]);
+  }
+  Injection(const Injection&) = delete;
+
+ private:
+  const std::vector<std::pair<std::string, std::string>> settings_{
+      {"/sys/kernel/debug/failslab/ignore-gfp-wait", "N"},
+      {"/sys/kernel/debug/failslab/verbose", "0"},
+      {"/sys/kernel/debug/fail_page_alloc/ignore-gfp-wait", "N"},
+      {"/sys/kernel/debug/fail_page_alloc/min-order", "0"},
+      {"/sys/kernel/debug/fail_page_alloc/verbose", "0"}};
+  std::vector<std::string> before_;
+};
+
+struct Attempt {
+  int rc = 0;
+  bool reached = false;  // an allocation was made to fail
+};
+
+// Runs `act` in a process of its own with its nth allocation failing.
+Attempt with_failure(int nth, const std::string& what, const std::function<int()>& act) {
+  const int packed = in_time(fmt::format("{} with allocation {} failing", what, nth), step_limit, [&] {
+    Fd fd(::open(fail_nth, O_RDWR | O_CLOEXEC));
+    const std::string n = std::to_string(nth);
+    if (!fd || ::write(fd.get(), n.data(), n.size()) < 0) return -1;
+    const int rc = act();
+    char left[16] = {};
+    // 0: used up, so one failed; else so many were to come still.
+    ssize_t got = ::pread(fd.get(), left, sizeof left - 1, 0);
+    if (::pwrite(fd.get(), "0", 1, 0) < 0 || got < 0) return -1;
+    return (std::atoi(left) == 0 ? 1 << 16 : 0) | (-rc & 0xffff);
+  });
+  if (packed < 0) block("allocations cannot be made to fail: " + std::string(fail_nth));
+  return {-(packed & 0xffff), (packed & 1 << 16) != 0};
+}
+
+}  // namespace
+
+KZ_TEST(
+    kmod_fail, probe,
+    {.meaning = "each allocation of a probe made to fail in turn: it fails cleanly, and the next probe works",
+     .level = 4,
+     .labels = takes_driver_away(),
+     .limit = 600s,
+     .scaled = true}) {
+  const Target t = find_target();
+  GiveBack back(t);
+  const Injection on;
+  expect_log(t.slot);
+  expect_log(t.driver);
+  before_danger("make allocations fail while the driver probes");
+  if (value_of(t.sysfs() + "/numa_node") != "-1" && !value_of(t.sysfs() + "/numa_node").empty())
+    warn("the function has a NUMA node: its probe may run in another thread, where nothing is made to fail");
+  ASSERT_EQ(t.unbind(), 0);
+  const Kernel bare = look_at_kernel();
+  int failed = 0, lived = 0, nth = 1;
+  for (; nth <= most; ++nth) {
+    const Attempt a = with_failure(
+        nth, "bind", [&] { return write_file("/sys/bus/pci/drivers/" + t.driver + "/bind", t.slot); });
+    if (!a.reached) break;
+    const bool bound = t.bound_to() == t.driver;
+    if (a.rc != 0 && bound)
+      ADD_FAILURE() << "allocation " << nth << ": the bind failed, and yet the driver is bound";
+    bound ? ++lived : ++failed;
+    if (bound) {
+      ASSERT_EQ(t.unbind(), 0) << "after allocation " << nth;
+    }
+    if (a.rc != 0 && a.rc != -ENOMEM && a.rc != -ENODEV && a.rc != -ENOSPC && a.rc != -EIO)
+      evidence(ev::driver, {{"what", "probe_errno"}, {"allocation", nth}, {"errno", -a.rc}});
+    if (HasFailure()) return;
+  }
+  for (auto& name : left_behind(bare, look_at_kernel()))
+    ADD_FAILURE() << "left behind by failed probes: " << name;
+  metric("kmod.fail_nth.probe_failed", failed, "probes");
+  metric("kmod.fail_nth.probe_lived", lived, "probes");
+  EXPECT_EQ(t.bind(), 0);
+  EXPECT_TRUE(t.wait_ready(10s));
+  if (t.ours()) {
+    User user(t.node);
+    EXPECT_EQ(user.run(user.copies(1)[0]), KZ_ST_OK);
+  }
+}
+
+KZ_TEST(kmod_fail, probe_leak,
+        {.meaning = "a probe that fails in its middle again and again loses nothing",
+         .level = 4,
+         .labels = takes_driver_away(),
+         .limit = 300s}) {
+  const Target t = find_target();
+  GiveBack back(t);
+  const Injection on;
+  expect_log(t.slot);
+  expect_log(t.driver);
+  before_danger("make allocations fail while the driver probes");
+  ASSERT_EQ(t.unbind(), 0);
+  const auto bind = [&](int nth) {
+    return with_failure(nth, "bind",
+                        [&] { return write_file("/sys/bus/pci/drivers/" + t.driver + "/bind", t.slot); });
+  };
+  int last = 0;
+  while (last < most && bind(last + 1).reached) {
+    ++last;
+    if (t.bound_to() == t.driver) t.unbind();
+  }
+  if (t.bound_to() == t.driver) t.unbind();
+  if (last < 4) skip("the probe makes no allocations that can fail");
+  // All of them once a cycle, or a spread of forty: what leaks at any of them grows with every cycle.
+  const int step = std::max(1, last / 40);
+  judge_growth("failing_probe", 16, [&] {
+    for (int nth = 1; nth <= last; nth += step) {
+      bind(nth);
+      if (t.bound_to() == t.driver) t.unbind();
+    }
+  });
+}
+
+KZ_TEST(kmod_fail, calls,
+        {.meaning = "each allocation of open, context, queue, buffer, HBM and submit made to fail: an errno, "
+                    "and no loss",
+         .level = 4,
+         .labels = takes_driver_away(),
+         .limit = 300s}) {
+  const Target t = find_target();
+  need_our_calls(t);
+  const Injection on;
+  expect_log(t.slot);
+  int failed = 0;
+  for (int nth = 1; nth <= most; ++nth) {
+    const Attempt a = with_failure(nth, "a whole user", [&] {
+      try {
+        User user(t.node);
+        const int rc = user.run(user.copies(1)[0]);
+        return rc < 0 ? rc : 0;
+      } catch (const Error& e) {
+        return e.info().sys_errno != 0 ? -e.info().sys_errno : -EIO;
+      }
+    });
+    if (!a.reached) break;
+    failed += a.rc != 0;
+  }
+  metric("kmod.fail_nth.calls_failed", failed, "users");
+  Fd fd(User::open_node(t.node));
+  kz_ioc_telemetry tel{};
+  EXPECT_TRUE(
+      wait_until(10s, [&] { return call(fd.get(), KZ_IOC_TELEMETRY, tel) == 0 && tel.t.contexts == 0; }))
+      << tel.t.contexts << " contexts of failed users are left";
+  User user(t.node);
+  EXPECT_EQ(user.run(user.copies(1)[0]), KZ_ST_OK);
+}
+
+}  // namespace kz::test
