@@ -78,7 +78,7 @@ bool kz_bug_strikes(void)
 }
 
 /* K01: what the device looked like is kept for whoever asks later, and nobody knows where it is. */
-void kz_bug_last_words(struct kz_device *kz)
+void kz_last_words(struct kz_device *kz)
 {
 	u32 *words = kzalloc(kz_bug_arg, GFP_KERNEL);
 
@@ -89,14 +89,14 @@ void kz_bug_last_words(struct kz_device *kz)
 }
 
 /* K04: a number of the driver's own, as drivers had it before such numbers were given out. */
-int kz_bug_chrdev_region(dev_t *devt)
+int kz_chrdev_region(dev_t *devt)
 {
 	*devt = MKDEV(kz_bug_arg, 0);
 	return register_chrdev_region(*devt, KZ_MINORS, KZ_NAME);
 }
 
 /* K09: under kz->life takes each file's lock, which who makes queues or submits has taken before it waits for kz->life. */
-void kz_bug_mark_files(struct kz_device *kz)
+void kz_mark_files(struct kz_device *kz)
 {
 	struct kz_file *kf;
 
@@ -111,13 +111,13 @@ void kz_bug_mark_files(struct kz_device *kz)
 }
 
 /* K16: whether the task that a command is completed in is not, or not for long, the one that submitted it. */
-bool kz_bug_user_leaves(void)
+bool kz_user_leaves(void)
 {
 	return (current->flags & (PF_EXITING | PF_KTHREAD)) || (current->signal->flags & SIGNAL_GROUP_EXIT);
 }
 
 /* K23: the device is enabled; the admin queue's rings are taken up where they were, and not told to the device. */
-int kz_bug_slot_reset(struct kz_device *kz)
+int kz_start_again(struct kz_device *kz)
 {
 	struct kz_queue *q = kz->admin;
 	int rc;
@@ -137,14 +137,14 @@ int kz_bug_slot_reset(struct kz_device *kz)
 }
 
 /* K24: nothing keeps remove out while the device is given time to wake, nor afterwards. */
-void kz_bug_awake(struct kz_device *kz)
+void kz_awake(struct kz_device *kz)
 {
 	msleep(kz_bug_arg);
 	kz->fw_version = kz_rd(kz, KZ_REG_FW_VERSION);
 }
 
 /* K27: each of them one that another driver might well use. */
-static long kz_bug_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+static long kz_ioctl_outer(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	static const struct {
 		int right, wrong;
@@ -158,7 +158,7 @@ static long kz_bug_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 }
 
 /* K29: called for each descriptor that goes, not for the last one only. */
-static int kz_bug_flush(struct file *file, fl_owner_t id)
+static int kz_flush(struct file *file, fl_owner_t id)
 {
 	struct kz_file *kf = file->private_data;
 	struct kz_ioc_queue a = {};
@@ -180,9 +180,9 @@ const struct file_operations *kz_bug_fops(const struct file_operations *right)
 	if (KZ_BUG(5))
 		wrong.owner = NULL;
 	if (KZ_BUG(27))
-		wrong.unlocked_ioctl = kz_bug_ioctl;
+		wrong.unlocked_ioctl = kz_ioctl_outer;
 	if (KZ_BUG(29))
-		wrong.flush = kz_bug_flush;
+		wrong.flush = kz_flush;
 	return &wrong;
 }
 
@@ -197,7 +197,7 @@ const struct pci_error_handlers *kz_bug_err_handlers(const struct pci_error_hand
 }
 
 /* K32: the product is one of 32 bits. */
-void kz_bug_check_batch(const struct kz_entry __user *from, u32 count)
+void kz_check_batch(const struct kz_entry __user *from, u32 count)
 {
 	u32 bytes = count * (u32)sizeof(struct kz_entry), i;
 	struct kz_entry *batch = kvmalloc(bytes, GFP_KERNEL | __GFP_NOWARN);
@@ -210,7 +210,7 @@ void kz_bug_check_batch(const struct kz_entry __user *from, u32 count)
 }
 
 /* K30: what somebody has set is as after loading; or the contexts of before are taken for alive. */
-void kz_bug_settings(struct kz_device *kz)
+void kz_resume_settings(struct kz_device *kz)
 {
 	if (kz_bug_arg == 2) {
 		WRITE_ONCE(kz->generation, kz->generation - 1);
@@ -257,7 +257,7 @@ static void kz_parked_end(struct work_struct *work)
 }
 
 /* Under kf->lock, of a context without queues. False: it is to be destroyed as usual. */
-bool kz_bug_park(struct kz_file *kf, struct kz_context *c)
+bool kz_ctx_park(struct kz_file *kf, struct kz_context *c)
 {
 	struct kz_hbm *h;
 
@@ -284,7 +284,7 @@ bool kz_bug_park(struct kz_file *kf, struct kz_context *c)
 }
 
 /* Instead of a new one. False: there is none of this device as it is now. */
-bool kz_bug_unpark(struct kz_device *kz, struct kz_context *c)
+bool kz_ctx_unpark(struct kz_device *kz, struct kz_context *c)
 {
 	bool found;
 
@@ -300,7 +300,7 @@ bool kz_bug_unpark(struct kz_device *kz, struct kz_context *c)
 }
 
 /* A piece of the memory that came with the context, which has no other owner any more. */
-bool kz_bug_reuse(struct kz_context *c, u64 len, u64 *addr)
+bool kz_hbm_reuse(struct kz_context *c, u64 len, u64 *addr)
 {
 	bool found = false;
 	u32 i;
@@ -319,7 +319,7 @@ bool kz_bug_reuse(struct kz_context *c, u64 len, u64 *addr)
 }
 
 /* At remove, while the device still runs: it is left as it was found. */
-void kz_bug_unpark_all(struct kz_device *kz)
+void kz_ctx_unpark_all(struct kz_device *kz)
 {
 	if (kz_parked.end.work.func)
 		cancel_delayed_work_sync(&kz_parked.end);

@@ -40,21 +40,21 @@ static inline const struct file_operations *kz_bug_fops(const struct file_operat
 #define KZ_BUG_HAS(n, shape) (KZ_BUG(n) && (kz_bug_arg & (shape)))
 #define KZ_BUG_STRIKES(n) (KZ_BUG(n) && kz_bug_strikes())
 
-/* bugs.c. Without KZ_BUGS these have no body, and no caller is left. */
+/* bugs.c. Without KZ_BUGS these have no body, and no caller is left. Names that a call trace may show do not say "bug". */
 extern unsigned int kz_bug_arg; /* in the bug's range */
 bool kz_bug_strikes(void);
 const struct pci_error_handlers *kz_bug_err_handlers(const struct pci_error_handlers *right);
-int kz_bug_chrdev_region(dev_t *devt);
-void kz_bug_last_words(struct kz_device *kz);
-void kz_bug_mark_files(struct kz_device *kz);
-bool kz_bug_user_leaves(void);
-int kz_bug_slot_reset(struct kz_device *kz);
-void kz_bug_awake(struct kz_device *kz);
-void kz_bug_check_batch(const struct kz_entry __user *from, u32 count);
-void kz_bug_settings(struct kz_device *kz);
-bool kz_bug_park(struct kz_file *kf, struct kz_context *c);
-bool kz_bug_unpark(struct kz_device *kz, struct kz_context *c);
-bool kz_bug_reuse(struct kz_context *c, u64 len, u64 *addr);
-void kz_bug_unpark_all(struct kz_device *kz);
+int kz_chrdev_region(dev_t *devt);
+void kz_last_words(struct kz_device *kz);
+void kz_mark_files(struct kz_device *kz);
+bool kz_user_leaves(void);
+int kz_start_again(struct kz_device *kz);
+void kz_awake(struct kz_device *kz);
+void kz_check_batch(const struct kz_entry __user *from, u32 count);
+void kz_resume_settings(struct kz_device *kz);
+bool kz_ctx_park(struct kz_file *kf, struct kz_context *c);
+bool kz_ctx_unpark(struct kz_device *kz, struct kz_context *c);
+bool kz_hbm_reuse(struct kz_context *c, u64 len, u64 *addr);
+void kz_ctx_unpark_all(struct kz_device *kz);
 
 #endif

@@ -96,7 +96,7 @@ static int kz_open(struct inode *inode, struct file *file)
 	if (!kf)
 		return -ENOMEM;
 	if (KZ_BUG(24))
-		kz_bug_awake(kz);
+		kz_awake(kz);
 	get_device(&kz->dev);
 	mutex_lock(&kz->files_lock);
 	if (kz_state(kz) == KZ_STATE_GONE && !KZ_BUG(24)) {

@@ -231,7 +231,7 @@ int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 	if (KZ_BUG(9))
 		mutex_lock(&kf->lock);
 	if (KZ_BUG(32))
-		kz_bug_check_batch(from, a->count);
+		kz_check_batch(from, a->count);
 	while (a->done < a->count) {
 		struct kz_entry e;
 

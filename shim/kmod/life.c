@@ -195,7 +195,7 @@ static void kz_stop_locked(struct kz_device *kz, u8 state, bool touch)
 	WRITE_ONCE(kz->generation, kz->generation + 1);
 	kz_seal_all(kz);
 	if (KZ_BUG(9))
-		kz_bug_mark_files(kz);
+		kz_mark_files(kz);
 	if (touch)
 		kz_hw_disable(kz);
 	pci_clear_master(kz->pdev);

@@ -247,7 +247,7 @@ static void kz_remove(struct pci_dev *pdev)
 	cancel_work_sync(&kz->reset_work);
 	kz_zap_all(kz);
 	if (KZ_BUG(26))
-		kz_bug_unpark_all(kz);
+		kz_ctx_unpark_all(kz);
 	kz_files_strip(kz, present); /* the device still runs, so that nothing is left behind in it */
 	kz_stop(kz, KZ_STATE_GONE, present);
 	kz_admin_exit(kz);
@@ -258,7 +258,7 @@ static void kz_remove(struct pci_dev *pdev)
 	pci_disable_device(pdev);
 	pci_set_drvdata(pdev, NULL);
 	if (KZ_BUG(1))
-		kz_bug_last_words(kz);
+		kz_last_words(kz);
 	ida_free(&kz_ida, kz->id); /* the next one gets the number, even while files of this one are open */
 	kz->id = -1;
 	put_device(&kz->dev);
@@ -303,7 +303,7 @@ static int __init kz_init(void)
 	if (IS_ERR(kz_class))
 		return PTR_ERR(kz_class);
 	kz_class->devnode = kz_devnode;
-	rc = KZ_BUG(4) ? kz_bug_chrdev_region(&kz_devt) : alloc_chrdev_region(&kz_devt, 0, KZ_MINORS, KZ_NAME);
+	rc = KZ_BUG(4) ? kz_chrdev_region(&kz_devt) : alloc_chrdev_region(&kz_devt, 0, KZ_MINORS, KZ_NAME);
 	if (rc)
 		goto err_class;
 	kz_debugfs_root = debugfs_create_dir(KZ_NAME, NULL);

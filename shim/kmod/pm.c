@@ -49,7 +49,7 @@ static int kz_resume(struct device *dev)
 
 	pci_save_state(kz->pdev); /* as below */
 	if (KZ_BUG(30))
-		kz_bug_settings(kz);
+		kz_resume_settings(kz);
 	if (kz_start(kz))
 		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "not ready after sleep");
 	return 0;

@@ -80,7 +80,7 @@ static void kz_uring_complete(struct io_uring_cmd *ioucmd, unsigned int issue_fl
 	int status = s->status;
 
 	kz_slot_release(s);
-	if (!KZ_BUG(16) || !kz_bug_user_leaves())
+	if (!KZ_BUG(16) || !kz_user_leaves())
 		kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
 	if (KZ_BUG_STRIKES(15))
 		kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
