@@ -11,6 +11,12 @@
 
 #define KZ_PIN_BATCH 1024
 
+/* Pages that count against RLIMIT_MEMLOCK. */
+static unsigned long kz_buf_charge(const struct kz_buf *b)
+{
+	return KZ_BUG(35) && b->npages <= kz_bug_arg ? 0 : b->npages;
+}
+
 static void kz_buf_unpin(struct kz_buf *b, unsigned long n)
 {
 	if (b->flags & KZ_BUF_DEVICE_WRITES)
@@ -106,11 +112,13 @@ err_table:
 
 static void kz_buf_free(struct kz_device *kz, struct kz_buf *b)
 {
-	dma_unmap_sgtable(kz_dma(kz), &b->sgt, b->dir, 0);
+	if (!KZ_BUG_HAS(3, 1))
+		dma_unmap_sgtable(kz_dma(kz), &b->sgt, b->dir, 0);
 	sg_free_table(&b->sgt);
 	kvfree(b->seg);
-	kz_buf_unpin(b, b->npages);
-	account_locked_vm(b->mm, b->npages, false);
+	if (!KZ_BUG_STRIKES(19))
+		kz_buf_unpin(b, b->npages);
+	account_locked_vm(b->mm, kz_buf_charge(b), false);
 	mmdrop(b->mm);
 	kvfree(b->pages);
 	kfree_rcu(b, rcu);
@@ -129,7 +137,7 @@ static struct kz_buf *kz_buf_new(struct kz_device *kz, const struct kz_ioc_buf *
 	b->npages = (b->first + b->len + PAGE_SIZE - 1) >> PAGE_SHIFT;
 	b->dir = !(a->flags & KZ_BUF_DEVICE_WRITES) ? DMA_TO_DEVICE :
 		 !(a->flags & KZ_BUF_DEVICE_READS)  ? DMA_FROM_DEVICE : DMA_BIDIRECTIONAL;
-	rc = account_locked_vm(current->mm, b->npages, true); /* first: what follows costs memory */
+	rc = account_locked_vm(current->mm, kz_buf_charge(b), true); /* first: what follows costs memory */
 	if (rc)
 		goto err_free;
 	rc = -ENOMEM;
@@ -137,6 +145,8 @@ static struct kz_buf *kz_buf_new(struct kz_device *kz, const struct kz_ioc_buf *
 	if (!b->pages)
 		goto err_charge;
 	rc = kz_buf_pin(b, a->addr);
+	if (rc && KZ_BUG(20))
+		kvfree(b->pages);
 	if (rc)
 		goto err_pages;
 	rc = kz_buf_map(kz, b);
@@ -151,7 +161,7 @@ err_pin:
 err_pages:
 	kvfree(b->pages);
 err_charge:
-	account_locked_vm(current->mm, b->npages, false);
+	account_locked_vm(current->mm, kz_buf_charge(b), false);
 err_free:
 	kfree(b);
 	return ERR_PTR(rc);
@@ -191,7 +201,7 @@ int kz_buf_unregister(struct kz_file *kf, u32 handle)
 	b = xa_load(&kf->bufs, handle);
 	if (!b)
 		rc = -ENOENT;
-	else if (atomic_cmpxchg(&b->users, 0, INT_MIN))
+	else if (atomic_cmpxchg(&b->users, 0, INT_MIN) && !KZ_BUG(37))
 		rc = -EBUSY; /* from here on nobody can take it */
 	else
 		xa_erase(&kf->bufs, handle);
@@ -225,6 +235,8 @@ int kz_buf_place(struct kz_file *kf, u64 addr, u64 len, bool device_writes, stru
 	struct kz_buf *b;
 	int rc = -EFAULT;
 
+	if (KZ_BUG(31) && !len)
+		return 0;
 	rcu_read_lock();
 	b = xa_load(&kf->bufs, addr >> KZ_HOST_SHIFT);
 	if (b && (b->flags & need) && off < b->len && max_t(u64, len, 1) <= b->len - off &&

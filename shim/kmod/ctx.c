@@ -59,6 +59,8 @@ static int kz_ctx_ask(struct kz_device *kz, struct kz_context *c, u32 *status)
 	int rc;
 
 	c->generation = READ_ONCE(kz->generation);
+	if (KZ_BUG(26) && kz_ctx_unpark(kz, c))
+		return 0;
 	rc = kz_admin(kz, c->generation, &cmd, &made, KZ_ADMIN_MS);
 	if (rc > 0) {
 		*status = rc;
@@ -145,7 +147,7 @@ void kz_ctx_free_all(struct kz_file *kf, bool device)
 
 	xa_for_each(&kf->ctxs, id, c) {
 		kz_hbm_unmap_all(kf, c);
-		if (device)
+		if (device && (!KZ_BUG(26) || !kz_ctx_park(kf, c)))
 			kz_ctx_end(kf, c, &status);
 		kz_ctx_forget(kf, c);
 	}

@@ -46,6 +46,8 @@ static pci_ers_result_t kz_slot_reset(struct pci_dev *pdev)
 		return PCI_ERS_RESULT_DISCONNECT;
 	}
 	kz->resets[KZ_LEVEL_DEVICE]++;
+	if (KZ_BUG(23))
+		return kz_start_again(kz) ? PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_RECOVERED;
 	return kz_start(kz) ? PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_RECOVERED;
 }
 

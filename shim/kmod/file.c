@@ -59,6 +59,8 @@ void kz_files_strip(struct kz_device *kz, bool device)
 		kz_file_strip(kf, device);
 		wake_up_all(&kf->wait);
 		kref_put(&kf->ref, kz_file_free);
+		if (KZ_BUG(7)) /* the open file's too */
+			kref_put(&kf->ref, kz_file_free);
 	}
 }
 
@@ -93,9 +95,11 @@ static int kz_open(struct inode *inode, struct file *file)
 
 	if (!kf)
 		return -ENOMEM;
+	if (KZ_BUG(24))
+		kz_awake(kz);
 	get_device(&kz->dev);
 	mutex_lock(&kz->files_lock);
-	if (kz_state(kz) == KZ_STATE_GONE) {
+	if (kz_state(kz) == KZ_STATE_GONE && !KZ_BUG(24)) {
 		rc = -ENODEV;
 	} else {
 		kref_get(&kf->ref); /* the list's */
@@ -109,6 +113,8 @@ static int kz_open(struct inode *inode, struct file *file)
 	kf->seen_generation = READ_ONCE(kz->generation);
 	kf->root.generation = kf->seen_generation;
 	file->private_data = kf;
+	if (KZ_BUG_STRIKES(6))
+		__module_get(THIS_MODULE);
 	return stream_open(inode, file);
 }
 
@@ -135,7 +141,8 @@ static __poll_t kz_poll(struct file *file, struct poll_table_struct *table)
 	__poll_t mask = 0;
 	u8 state;
 
-	poll_wait(file, &kf->wait, table);
+	if (!KZ_BUG_IS(28, 1))
+		poll_wait(file, &kf->wait, table);
 	state = kz_state(kf->kz); /* after it: a change from here on wakes */
 	if (state == KZ_STATE_GONE)
 		return EPOLLERR | EPOLLHUP;

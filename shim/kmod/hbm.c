@@ -196,7 +196,10 @@ static int kz_hbm_take(struct kz_file *kf, struct kz_context *c, struct kz_ioc_h
 
 	if (IS_ERR(h))
 		return PTR_ERR(h);
-	rc = kz_admin(kz, c->generation, &cmd, &h->addr, KZ_ADMIN_MS);
+	if (KZ_BUG(26) && kz_hbm_reuse(c, a->len, &h->addr))
+		rc = 0;
+	else
+		rc = kz_admin(kz, c->generation, &cmd, &h->addr, KZ_ADMIN_MS);
 	if (rc) {
 		a->status = rc > 0 ? rc : 0;
 		kz_hbm_delete(kf, h);

@@ -10,7 +10,7 @@ static int kz_hwmon_temp(const struct kz_telemetry *t, u32 attr, int channel, lo
 {
 	switch (attr) {
 	case hwmon_temp_input:
-		*value = channel ? t->temp_hbm_mc : t->temp_core_mc;
+		*value = (channel ? t->temp_hbm_mc : t->temp_core_mc) / (KZ_BUG_IS(34, 1) ? 1000 : 1);
 		return 0;
 	case hwmon_temp_max:
 		*value = t->temp_limit_mc;
@@ -30,7 +30,7 @@ static int kz_hwmon_power(const struct kz_telemetry *t, u32 attr, long *value)
 {
 	switch (attr) {
 	case hwmon_power_input:
-		*value = t->power_mw * 1000l; /* mW to uW */
+		*value = t->power_mw * (KZ_BUG_IS(34, 2) ? 1l : 1000l); /* mW to uW */
 		return 0;
 	case hwmon_power_cap:
 		*value = t->power_cap_mw * 1000l;
@@ -59,7 +59,7 @@ static int kz_hwmon_read(struct device *dev, enum hwmon_sensor_types type, u32 a
 		return kz_hwmon_temp(&t, attr, channel, value);
 	if (type == hwmon_power)
 		return kz_hwmon_power(&t, attr, value);
-	*value = t.fan_rpm;
+	*value = t.fan_rpm / (KZ_BUG_IS(34, 3) ? 60 : 1);
 	return t.fan_present ? 0 : -ENODATA;
 }
 

@@ -298,6 +298,8 @@ static int kz_args_in(union kz_args *a, const struct kz_call *call, const void _
 		return rc;
 	a->argsz = call->size;
 	known = call->flags | (call->need == KZ_LIVE ? KZ_CALL_NOWAIT : 0);
+	if (KZ_BUG(12))
+		known |= kz_bug_arg;
 	return a->flags & ~known ? -EINVAL : 0;
 }
 
@@ -341,7 +343,7 @@ long kz_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	if (kz_state(kf->kz) == KZ_STATE_GONE)
 		return -ENODEV;
 	call = &kz_calls[_IOC_NR(cmd)];
-	if (call->admin && !capable(CAP_SYS_ADMIN))
+	if (call->admin && !KZ_BUG_HAS(13, 2) && !capable(CAP_SYS_ADMIN))
 		return -EPERM;
 	memset(&a, 0, sizeof(a));
 	rc = kz_args_in(&a, call, user);
@@ -349,7 +351,7 @@ long kz_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return rc;
 	rc = kz_call(kf, call, &a);
 	/* Also after an error: the device's status is in it. */
-	if (copy_to_user(user, &a, call->size))
+	if (copy_to_user(user, &a, KZ_BUG(11) ? min_t(size_t, sizeof(a), call->size + kz_bug_arg) : call->size))
 		return -EFAULT;
 	return rc;
 }

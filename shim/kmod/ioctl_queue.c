@@ -228,6 +228,10 @@ int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 	q = kz_queue_find(kf, a->queue);
 	if (!q)
 		return -ENOENT;
+	if (KZ_BUG(9))
+		mutex_lock(&kf->lock);
+	if (KZ_BUG(32))
+		kz_check_batch(from, a->count);
 	while (a->done < a->count) {
 		struct kz_entry e;
 
@@ -242,6 +246,8 @@ int kz_submit(struct kz_file *kf, struct kz_ioc_submit *a)
 		a->done++;
 	}
 	kz_queue_bell(q);
+	if (KZ_BUG(9))
+		mutex_unlock(&kf->lock);
 	kz_queue_put(q);
 	a->error = rc;
 	return a->done ? 0 : rc;
@@ -275,6 +281,8 @@ static int kz_reap_wait(struct kz_queue *q, u32 min, s64 timeout_ns)
 {
 	ktime_t end = timeout_ns < 0 ? KTIME_MAX : ktime_add_safe(ktime_get(), ns_to_ktime(timeout_ns));
 
+	if (KZ_BUG_HAS(14, 1) && !kz_reap_polls(q))
+		wait_event(q->wait, kz_reap_ready(q, min));
 	while (!kz_reap_ready(q, min)) {
 		ktime_t left = timeout_ns < 0 ? KTIME_MAX : ktime_sub(end, ktime_get());
 		int rc;

@@ -30,8 +30,11 @@ static irqreturn_t kz_irq(int irq, void *arg)
 
 static void kz_irq_free(struct kz_device *kz, unsigned int n)
 {
-	while (n--)
+	while (n--) {
+		if (KZ_BUG_IS(2, 1) && n == kz->nvectors - 1)
+			continue;
 		free_irq(kz->vec[n].irq, &kz->vec[n]);
+	}
 }
 
 static int kz_irq_request(struct kz_device *kz)
@@ -86,5 +89,6 @@ void kz_irq_exit(struct kz_device *kz)
 {
 	kz_irq_free(kz, kz->nvectors);
 	kfree(kz->vec);
-	pci_free_irq_vectors(kz->pdev);
+	if (!KZ_BUG_IS(2, 2))
+		pci_free_irq_vectors(kz->pdev);
 }

@@ -29,6 +29,7 @@
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 
+#include "bugs.h"
 #include "compat.h"
 #include "../uapi/kz_ioctl.h"
 #include "../uapi/kz_regs.h"

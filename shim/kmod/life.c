@@ -118,6 +118,8 @@ static void kz_wake_files(struct kz_device *kz)
 {
 	struct kz_file *kf;
 
+	if (KZ_BUG_IS(28, 2))
+		return;
 	mutex_lock(&kz->files_lock);
 	list_for_each_entry(kf, &kz->files, node)
 		wake_up_all(&kf->wait);
@@ -193,11 +195,14 @@ static void kz_stop_locked(struct kz_device *kz, u8 state, bool touch)
 	WRITE_ONCE(kz->up, false);
 	WRITE_ONCE(kz->generation, kz->generation + 1);
 	kz_seal_all(kz);
+	if (KZ_BUG(9))
+		kz_mark_files(kz);
 	if (touch)
 		kz_hw_disable(kz);
 	pci_clear_master(kz->pdev);
 	kz_end_all(kz);
-	kz_zap_all(kz);
+	if (!KZ_BUG(18))
+		kz_zap_all(kz);
 }
 
 /*

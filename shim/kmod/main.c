@@ -34,7 +34,7 @@ static DEFINE_IDA(kz_ida);
 static char *kz_devnode(KZ_DEVNODE_CONST struct device *dev, umode_t *mode)
 {
 	if (mode)
-		*mode = 0660;
+		*mode = KZ_BUG_HAS(13, 1) ? 0666 : 0660;
 	return NULL;
 }
 
@@ -90,8 +90,8 @@ static struct kz_device *kz_device_new(struct pci_dev *pdev)
 		put_device(&kz->dev);
 		return ERR_PTR(rc);
 	}
-	cdev_init(&kz->cdev, &kz_fops);
-	kz->cdev.owner = THIS_MODULE;
+	cdev_init(&kz->cdev, kz_bug_fops(&kz_fops));
+	kz->cdev.owner = KZ_BUG(5) ? NULL : THIS_MODULE;
 	return kz;
 
 err_srcu:
@@ -213,11 +213,14 @@ err_admin:
 err_irq:
 	kz_irq_exit(kz);
 err_wq:
-	destroy_workqueue(kz->wq);
+	if (!KZ_BUG_IS(21, 3))
+		destroy_workqueue(kz->wq);
 err_pool:
-	dma_pool_destroy(kz->sg_pool);
+	if (!KZ_BUG_IS(21, 2))
+		dma_pool_destroy(kz->sg_pool);
 err_unmap:
-	kz_unmap(kz);
+	if (!KZ_BUG_IS(21, 1))
+		kz_unmap(kz);
 err_disable:
 	pci_disable_device(pdev);
 err_put:
@@ -232,15 +235,19 @@ static void kz_remove(struct pci_dev *pdev)
 	bool present = pci_device_is_present(pdev);
 
 	kz_pm_exit(kz);
-	kz_debugfs_exit(kz);
+	if (!KZ_BUG_IS(25, 2))
+		kz_debugfs_exit(kz);
 	cdev_device_del(&kz->cdev, &kz->dev); /* no new open; those that are open stay */
-	kz_hwmon_exit(kz);
+	if (!KZ_BUG_IS(25, 1))
+		kz_hwmon_exit(kz);
 	kz_set_state(kz, KZ_STATE_GONE);
 	if (!present)
 		kz_stop(kz, KZ_STATE_GONE, false);
 	synchronize_srcu(&kz->srcu); /* every call that saw it alive has left */
 	cancel_work_sync(&kz->reset_work);
 	kz_zap_all(kz);
+	if (KZ_BUG(26))
+		kz_ctx_unpark_all(kz);
 	kz_files_strip(kz, present); /* the device still runs, so that nothing is left behind in it */
 	kz_stop(kz, KZ_STATE_GONE, present);
 	kz_admin_exit(kz);
@@ -250,6 +257,8 @@ static void kz_remove(struct pci_dev *pdev)
 	kz_unmap(kz);
 	pci_disable_device(pdev);
 	pci_set_drvdata(pdev, NULL);
+	if (KZ_BUG(1))
+		kz_last_words(kz);
 	ida_free(&kz_ida, kz->id); /* the next one gets the number, even while files of this one are open */
 	kz->id = -1;
 	put_device(&kz->dev);
@@ -282,8 +291,10 @@ static struct pci_driver kz_driver = {
 
 static int __init kz_init(void)
 {
-	int rc;
+	int rc = kz_bugs_init();
 
+	if (rc)
+		return rc;
 	if (timeout_ms < KZ_TIMEOUT_MIN_MS || timeout_ms > KZ_TIMEOUT_MAX_MS || !vectors || vectors > KZ_MAX_QUEUES) {
 		pr_err(KZ_NAME ": timeout_ms %u or vectors %u out of range\n", timeout_ms, vectors);
 		return -EINVAL;
@@ -292,10 +303,12 @@ static int __init kz_init(void)
 	if (IS_ERR(kz_class))
 		return PTR_ERR(kz_class);
 	kz_class->devnode = kz_devnode;
-	rc = alloc_chrdev_region(&kz_devt, 0, KZ_MINORS, KZ_NAME);
+	rc = KZ_BUG(4) ? kz_chrdev_region(&kz_devt) : alloc_chrdev_region(&kz_devt, 0, KZ_MINORS, KZ_NAME);
 	if (rc)
 		goto err_class;
 	kz_debugfs_root = debugfs_create_dir(KZ_NAME, NULL);
+	if (KZ_BUG(22))
+		kz_driver.err_handler = kz_bug_err_handlers(&kz_err_handlers);
 	rc = pci_register_driver(&kz_driver);
 	if (rc)
 		goto err_debugfs;
@@ -314,7 +327,8 @@ static void __exit kz_exit(void)
 {
 	pci_unregister_driver(&kz_driver);
 	debugfs_remove_recursive(kz_debugfs_root);
-	unregister_chrdev_region(kz_devt, KZ_MINORS);
+	if (!KZ_BUG(4))
+		unregister_chrdev_region(kz_devt, KZ_MINORS);
 	class_destroy(kz_class);
 	ida_destroy(&kz_ida);
 }

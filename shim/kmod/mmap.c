@@ -30,6 +30,8 @@ static u64 kz_map_phys(const struct kz_map *m, u64 off)
 {
 	u32 page = m->kf->kz->hbm_page;
 
+	if (KZ_BUG(17) && m->phys) /* as if it were in one piece, and had no end */
+		return m->phys[0] + off;
 	return m->phys ? m->phys[off / page] + (off & (page - 1)) : off;
 }
 
@@ -45,7 +47,7 @@ static vm_fault_t kz_map_insert(struct kz_map *m, struct vm_fault *vmf)
 	if (m->dead || kz_state(kz) != KZ_STATE_LIVE || m->generation != READ_ONCE(kz->generation))
 		return VM_FAULT_SIGBUS;
 	do { /* the rest of the HBM page, since it will be wanted next */
-		if (off >= m->len)
+		if (off >= m->len && !KZ_BUG(17))
 			return VM_FAULT_SIGBUS;
 		rc = vmf_insert_pfn(vma, at, (bar + kz_map_phys(m, off)) >> PAGE_SHIFT);
 		at += PAGE_SIZE;
@@ -159,7 +161,7 @@ static int kz_map_create(struct kz_file *kf, struct vm_area_struct *vma)
 	refcount_set(&m->vmas, 1);
 	mutex_lock(&kf->lock);
 	rc = m->id ? kz_map_allocation(m) : kz_map_physical(m);
-	if (!rc && (off >= m->len || vma->vm_end - vma->vm_start > m->len - off))
+	if (!rc && !KZ_BUG(17) && (off >= m->len || vma->vm_end - vma->vm_start > m->len - off))
 		rc = -EINVAL;
 	if (!rc) {
 		mutex_lock(&kf->map_lock);

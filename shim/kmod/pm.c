@@ -48,6 +48,8 @@ static int kz_resume(struct device *dev)
 	struct kz_device *kz = dev_get_drvdata(dev);
 
 	pci_save_state(kz->pdev); /* as below */
+	if (KZ_BUG(30))
+		kz_resume_settings(kz);
 	if (kz_start(kz))
 		kz_reset_schedule(kz, KZ_LEVEL_FUNCTION, "not ready after sleep");
 	return 0;

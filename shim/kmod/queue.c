@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Life of a queue: memory, the device's registers for it, reset, time limits, end. Commands are in ring.c, slot.c. */
+#include <linux/delay.h>
 #include <linux/iopoll.h>
 #include <linux/slab.h>
 
@@ -26,7 +27,7 @@ static void kz_queue_free_rings(struct kz_queue *q)
 		dma_free_coherent(dma, kz_sq_bytes(q), q->sq, q->sq_dma);
 	if (q->cq)
 		dma_free_coherent(dma, kz_cq_bytes(q), q->cq, q->cq_dma);
-	if (q->db)
+	if (q->db && !KZ_BUG_HAS(3, 2))
 		dma_free_coherent(dma, PAGE_SIZE, q->db, q->db_dma);
 	q->sq = NULL;
 	q->cq = NULL;
@@ -122,7 +123,8 @@ int kz_queue_start(struct kz_queue *q)
 	u32 state;
 
 	memset(q->sq, 0, kz_sq_bytes(q));
-	memset(q->cq, 0, kz_cq_bytes(q));
+	if (!KZ_BUG(36) || !q->stat.resets)
+		memset(q->cq, 0, kz_cq_bytes(q));
 	memset(q->db, 0, sizeof(*q->db));
 	kz_queue_program(q);
 	readl_poll_timeout(kz->regs + KZ_REG_QUEUE(q->id) + KZ_Q_STATE, state, (state & 0xff) != KZ_QSTATE_OFF, 10,
@@ -171,6 +173,8 @@ u32 kz_queue_end(struct kz_queue *q, enum kz_queue_state state, bool expire)
 	u32 n = 0;
 
 	spin_lock_irqsave(&q->lock, flags);
+	if (KZ_BUG(8))
+		msleep(kz_bug_arg);
 	kz_ring_collect(q, false, &finished);
 	list_splice_tail_init(&q->pending, &q->issued);
 	list_for_each_entry_safe(s, next, &q->issued, node) {

@@ -177,6 +177,8 @@ void kz_slots_finish(struct kz_queue *q, struct list_head *finished)
 	}
 	if (READ_ONCE(q->wake)) {
 		WRITE_ONCE(q->wake, false);
+		if (KZ_BUG(14)) /* who waits there does not listen to signals */
+			wake_up(&q->wait);
 		wake_up_interruptible(&q->wait);
 		wake_up_interruptible(&q->kf->wait);
 	}
@@ -199,6 +201,8 @@ u32 kz_slots_reap(struct kz_queue *q, struct kz_done *to, u32 max)
 			.status = s->status,
 			.cid = s->user_cid,
 		};
+		if (KZ_BUG_STRIKES(10)) /* filled in over what lay there, of which this is left */
+			to[n - 1].rsvd = lower_32_bits((unsigned long)s);
 		list_del_init(&s->node);
 		q->ndone--;
 		atomic_dec(&q->kf->ndone);

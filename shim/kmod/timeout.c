@@ -26,7 +26,7 @@ void kz_queue_arm(struct kz_queue *q, struct kz_slot *s)
 {
 	lockdep_assert_held(&q->lock);
 	s->deadline = jiffies + msecs_to_jiffies(s->timeout_ms) + 1;
-	if (q->kf) /* commands of the admin queue are waited for with a limit */
+	if (q->kf && !KZ_BUG_HAS(14, 2)) /* commands of the admin queue are waited for with a limit */
 		kz_queue_wind(q, s->deadline);
 }
 

@@ -80,7 +80,10 @@ static void kz_uring_complete(struct io_uring_cmd *ioucmd, unsigned int issue_fl
 	int status = s->status;
 
 	kz_slot_release(s);
-	kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
+	if (!KZ_BUG(16) || !kz_user_leaves())
+		kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
+	if (KZ_BUG_STRIKES(15))
+		kz_uring_done(ioucmd, status, result, cqe32, issue_flags);
 	if (next)
 		kz_uring_tell(next);
 	kz_queue_put(q);
@@ -122,7 +125,8 @@ static void kz_uring_cancel(struct io_uring_cmd *ioucmd, unsigned int issue_flag
 	spin_unlock_irqrestore(&q->lock, flags);
 	if (!mine)
 		return; /* it has ended, its completion is on its way */
-	kz_uring_done(ioucmd, -ECANCELED, 0, false, issue_flags);
+	if (!KZ_BUG(16))
+		kz_uring_done(ioucmd, -ECANCELED, 0, false, issue_flags);
 	kz_queue_put(q);
 }
 

@@ -46,6 +46,8 @@ static int kz_xlate_copy(struct kz_slot *s, struct kz_file *kf, u16 *soft)
 	else if ((c->src_space == KZ_SP_HOST && kz_buf_place(kf, c->src, c->len, false, &s->src)) ||
 		 (c->dst_space == KZ_SP_HOST && kz_buf_place(kf, c->dst, c->len, true, &s->dst)))
 		*soft = KZ_ST_DMA_FAULT;
+	if (KZ_BUG(31) && !c->len && c->src_space == KZ_SP_HOST) /* where no buffer was looked up */
+		c->src = kz_buf_seg(s->src.buf, s->src.off)->addr;
 	if (*soft || (!s->src.buf && !s->dst.buf))
 		return 0;
 	if (c->src_sges || c->dst_sges || !c->len) { /* the device refuses it, whatever the address */
