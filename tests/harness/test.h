@@ -34,13 +34,14 @@ namespace kz::test {
 
 struct TestInfo {
   const char* meaning = "";
-  int level = 0;                         // 1..4, see README.md
-  std::vector<std::string> labels = {};  // "destructive", "root", "kernel", "long", "host" (needs no device)
-  // "kernel": about the driver itself. The harness leaves the device closed, the test opens what it needs; not
-  // in a run unless asked for by name, group or label.
-  std::vector<Cap> needs = {};           // a missing one: skip (or blocked, where the host is to blame)
-  std::chrono::seconds limit{20};        // the runner ends the test after this, times scale() where `scaled`
-  bool scaled = false;                   // runs as long as scale() says
+  int level = 0;  // 1..4, see README.md
+  // "destructive", "root", "long", "host" (needs no device), "kernel" (about the driver itself: the harness
+  // leaves the device closed, the test opens what it needs; not in a run unless asked for by name, group or
+  // label)
+  std::vector<std::string> labels = {};
+  std::vector<Cap> needs = {};     // a missing one: skip (or blocked, where the host is to blame)
+  std::chrono::seconds limit{20};  // the runner ends the test after this, times scale() where `scaled`
+  bool scaled = false;             // runs as long as scale() says
   std::vector<std::string> profiles = {"quick", "full", "night"};
 };
 
@@ -100,9 +101,9 @@ void before_danger(std::string_view step);
 // Ends the test with verdict blocked or skip and a reason (throws).
 [[noreturn]] void block(const std::string& reason);
 [[noreturn]] void skip(const std::string& reason);
-// The kernel will name the device or its driver in lines that hold this text, and that is meant. Reports of the
-// kernel about itself (BUG, WARNING ...) count all the same. `taint`: bits of /proc/sys/kernel/tainted that a
-// module's mere presence sets (proprietary, out of tree, unsigned).
+// The kernel will name the device or its driver in lines that hold this text, and that is meant. Reports of
+// the kernel about itself (BUG, WARNING ...) count all the same. `taint`: bits of /proc/sys/kernel/tainted
+// that a module's mere presence sets (proprietary, out of tree, unsigned).
 void expect_log(const std::string& text, unsigned long taint = 0);
 // Keeps the verdict at warn, if nothing fails: data was right, but something is dirty.
 void warn(const std::string& reason);

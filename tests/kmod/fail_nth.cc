@@ -113,10 +113,7 @@ KZ_TEST(
   metric("kmod.fail_nth.probe_lived", lived, "probes");
   EXPECT_EQ(t.bind(), 0);
   EXPECT_TRUE(t.wait_ready(10s));
-  if (t.ours()) {
-    User user(t.node);
-    EXPECT_EQ(user.run(user.copies(1)[0]), KZ_ST_OK);
-  }
+  expect_works(t);
 }
 
 KZ_TEST(kmod_fail, probe_leak,
@@ -182,8 +179,7 @@ KZ_TEST(kmod_fail, calls,
   EXPECT_TRUE(
       wait_until(10s, [&] { return call(fd.get(), KZ_IOC_TELEMETRY, tel) == 0 && tel.t.contexts == 0; }))
       << tel.t.contexts << " contexts of failed users are left";
-  User user(t.node);
-  EXPECT_EQ(user.run(user.copies(1)[0]), KZ_ST_OK);
+  expect_works(t);
 }
 
 }  // namespace kz::test

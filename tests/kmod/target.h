@@ -40,6 +40,10 @@ struct Target {
 
   bool ours() const { return !node.empty(); }  // has the reference driver's calls
   std::string sysfs() const { return "/sys/bus/pci/devices/" + slot; }
+  // Of the reference driver's class device; "" where the device is another's.
+  std::string class_file(const std::string& name) const {
+    return ours() ? "/sys/class/kz/" + node.substr(5) + "/" + name : "";
+  }
   std::string bound_to() const;  // driver, or ""
   bool present() const;          // the function is in sysfs
   // Sizes of the BARs that have an address, from sysfs.

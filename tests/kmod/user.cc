@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include <string_view>
 
 #include "shim/base/error.h"
+#include "tests/harness/test.h"
 #include "tests/kmod/target.h"
 
 namespace kz::test {
@@ -30,13 +30,6 @@ void must(int rc, const char* what) {
 }
 
 }  // namespace
-
-int raw_ioctl(int fd, unsigned long number, void* args) {
-  int rc;
-  do rc = ::ioctl(fd, number, args);
-  while (rc < 0 && errno == EINTR);
-  return rc < 0 ? -errno : 0;
-}
 
 kz_cmd copy_command(uint64_t dst, uint8_t dst_space, uint64_t src, uint8_t src_space, uint64_t len) {
   kz_cmd c{};
@@ -161,6 +154,20 @@ int User::telemetry(kz_telemetry& t) {
   int rc = call(fd(), KZ_IOC_TELEMETRY, a);
   t = a.t;
   return rc;
+}
+
+void expect_works(User& user, const std::string& when, const char* file, int line) {
+  for (int i = 0; i < 4; ++i)
+    if (int rc = user.run(user.copies(1)[0]); rc != KZ_ST_OK) {
+      ADD_FAILURE_AT(file, line) << "a copy ended with " << rc << (when.empty() ? "" : ": ") << when;
+      return;
+    }
+}
+
+void expect_works(const Target& target, const std::string& when, const char* file, int line) {
+  if (!target.ours()) return;
+  User user(target.node);
+  expect_works(user, when, file, line);
 }
 
 Ring::Ring(unsigned entries, unsigned flags) : big_((flags & IORING_SETUP_CQE32) != 0) {

@@ -14,17 +14,15 @@
 #include <vector>
 
 #include "shim/base/fd.h"
+#include "shim/dev/call.h"
 #include "shim/uapi/kz_ioctl.h"
 
 namespace kz::test {
 
-// 0 or -errno. argsz is filled in by call(), not by raw_ioctl().
-int raw_ioctl(int fd, unsigned long number, void* args);
-template <class Args>
-int call(int fd, unsigned long number, Args& args) {
-  args.argsz = sizeof args;
-  return raw_ioctl(fd, number, &args);
-}
+struct Target;
+
+using dev::call;
+using dev::raw_call;
 
 kz_cmd copy_command(uint64_t dst, uint8_t dst_space, uint64_t src, uint8_t src_space, uint64_t len);
 
@@ -69,6 +67,13 @@ class User {
   char* buffer_ = nullptr;
   std::vector<std::pair<char*, size_t>> maps_;
 };
+
+// The device does what it should for this user, and where it is the reference device for a new one. `when` is
+// said where it does not.
+void expect_works(User& user, const std::string& when = "", const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE());
+void expect_works(const Target& target, const std::string& when = "", const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE());
 
 // An io_uring with entries of 128 and completions of 32 bytes.
 class Ring {

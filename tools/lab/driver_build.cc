@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "shim/base/error.h"
+#include "shim/base/hash.h"
 #include "shim/base/units.h"
 #include "tools/kangzao/runner/process.h"
 #include "tools/kangzao/runner/run.h"
-#include "tools/lab/hash.h"
 #include "tools/lab/host.h"
 #include "tools/lab/results.h"
 

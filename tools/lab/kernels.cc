@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "shim/base/error.h"
+#include "shim/base/hash.h"
 #include "shim/base/text.h"
 #include "tools/kangzao/runner/process.h"
-#include "tools/lab/hash.h"
 #include "tools/lab/host.h"
 #include "tools/lab/results.h"
 

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "shim/base/error.h"
+#include "shim/base/hash.h"
 #include "shim/base/units.h"
 #include "tools/kangzao/gauntlet/judge.h"
 #include "tools/kangzao/gauntlet/order.h"
@@ -21,14 +22,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-constexpr uint64_t fnv_start = 0xcbf29ce484222325, fnv_prime = 0x100000001b3;
-
-// FNV-1a, 64 bits.
-uint64_t hash(uint64_t h, std::string_view bytes) {
-  for (char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * fnv_prime;
-  return h;
-}
 
 std::vector<std::string> choose_tests(const GauntletOptions& o) {
   Selection selection;
@@ -46,7 +39,9 @@ std::string state_key(const GauntletOptions& o, const std::string& build,
   json j = {{"build", build}, {"full", o.full}, {"profile", o.profile},
             {"hbm", o.hbm},   {"seed", o.seed}, {"tests", tests}};
   if (o.vary) j["vary"] = *o.vary;
-  return fmt::format("{:016x}", hash(fnv_start, j.dump()));
+  Hash hash;
+  hash.add(j.dump());
+  return fmt::format("{:016x}", hash.value());
 }
 
 std::string describe(const Alarm& a) {
@@ -63,15 +58,15 @@ std::string build_fingerprint(const std::string& directory) {
       programs.push_back(entry.path());
   }
   std::ranges::sort(programs);
-  uint64_t h = fnv_start;
+  Hash hash;
   std::string buffer(1 << 20, '\0');
   for (const auto& p : programs) {
-    h = hash(h, p.filename().string());
+    hash.add(p.filename().string());
     std::ifstream in(p, std::ios::binary);
     while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0)
-      h = hash(h, std::string_view(buffer).substr(0, static_cast<size_t>(in.gcount())));
+      hash.add(std::string_view(buffer).substr(0, static_cast<size_t>(in.gcount())));
   }
-  return fmt::format("{}-{:016x}", KZ_VERSION, h);
+  return fmt::format("{}-{:016x}", KZ_VERSION, hash.value());
 }
 
 Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string&)> say)

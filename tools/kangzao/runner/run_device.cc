@@ -44,8 +44,8 @@ void Runner::prepare() {
   test_uri_ = options_.device;
   if (is_softtpu()) start_softtpu();
   ProbeResult probe = probe_device(test_uri_, rules());
-  const bool died_early = !probe.ok && device_died();
-  if (died_early && !told_to_stop()) {
+  const bool died_early = !probe.ok && !told_to_stop() && device_died();
+  if (died_early) {
     start_softtpu();
     probe = probe_device(test_uri_, rules());
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// FNV-1a, for names in the cache; not against anybody who wants collisions.
+// FNV-1a, 64 bits: names and keys of caches. Not against anybody who wants collisions.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
-namespace kz::lab {
+namespace kz {
 
 class Hash {
  public:
@@ -21,4 +21,4 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325ull;
 };
 
-}  // namespace kz::lab
+}  // namespace kz
