@@ -5,7 +5,7 @@
 #include "memcheck/arena.h"
 #include "memcheck/march_run.h"
 #include "tests/harness/diagnose.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::memcheck {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "memcheck/arena.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::memcheck {

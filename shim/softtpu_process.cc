@@ -31,8 +31,9 @@ constexpr auto stop_grace = 2s;
 constexpr int exit_usage = 2;
 
 // Options that pass their value on as --name; "ecc=off" is a switch.
-constexpr std::string_view valued[] = {"hbm",    "geometry", "irq",    "service-time", "seed",
-                                       "queues", "serial",   "script", "fw-version",   "log"};
+constexpr std::string_view valued[] = {"hbm",        "geometry", "irq",     "service-time",
+                                       "seed",       "queues",   "serial",  "script",
+                                       "fw-version", "log",      "unmapped"};
 
 // In the child: no descriptor of the parent but the three standard ones, and of signals only SIGTERM held
 // back, until the program can clean up when it comes.

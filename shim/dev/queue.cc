@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "shim/base/error.h"
+#include "shim/base/host_load.h"
 #include "shim/dev/call.h"
 #include "shim/tpu/encode.h"
 #include "shim/uapi/kz_regs.h"
@@ -23,7 +24,7 @@ constexpr int refusal_pause_ms = 1;
 // In which the driver answers all commands of a queue that was reset or closed.
 constexpr auto settle = 2s;
 // In which the driver makes up its mind whether an interrupt is late or lost.
-constexpr auto interrupt_grace = 600ms;
+constexpr auto interrupt_grace = 600ms;  // of a quiet host
 constexpr auto update_slice = 1ms;
 constexpr auto ask_every = 100us;  // where nothing tells that there are answers
 
@@ -341,7 +342,7 @@ std::vector<Completion> DevQueue::reset(Deadline deadline) {
 // interrupts that follow each other closely are merged on the way, so there may be fewer.
 const QueueAudit& DevQueue::audit() const {
   kz_ioc_queue_stat s = handle_->books();
-  for (Deadline grace(interrupt_grace); s.interrupts_owed > 0 && handle_->open() && !grace.passed();) {
+  for (QuietDeadline grace(interrupt_grace); s.interrupts_owed > 0 && handle_->open() && !grace.passed();) {
     ::poll(nullptr, 0, 5);
     s = handle_->books();
   }

@@ -4,6 +4,7 @@
  * charging take mmap_lock, so both happen outside kf->lock.
  */
 #include <linux/highmem.h>
+#include <linux/iommu.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -61,6 +62,19 @@ static int kz_buf_pin(struct kz_buf *b, u64 addr)
 	return 0;
 }
 
+/*
+ * Whether the device's address leads to a copy and not to the user's page: it would have to be copied around every
+ * command. Behind an IOMMU dma_need_sync() is true of everything, so the tables are asked there.
+ */
+static bool kz_buf_bounced(struct device *dev, dma_addr_t addr, phys_addr_t phys)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	if (!domain || domain->type == IOMMU_DOMAIN_IDENTITY)
+		return dma_need_sync(dev, addr);
+	return iommu_iova_to_phys(domain, addr) != phys;
+}
+
 /* The device's view as a sorted array; neighbours that touch are one piece. */
 static int kz_buf_segments(struct device *dev, struct kz_buf *b)
 {
@@ -75,8 +89,11 @@ static int kz_buf_segments(struct device *dev, struct kz_buf *b)
 		struct kz_seg *last = b->nseg ? &b->seg[b->nseg - 1] : NULL;
 		u64 len = min_t(u64, sg_dma_len(sg), b->len - off);
 
-		if (dma_need_sync(dev, sg_dma_address(sg)))
-			return -EOPNOTSUPP; /* bounced: it would have to be copied around every command */
+		u64 at = b->first + off;
+		phys_addr_t phys = page_to_phys(b->pages[at >> PAGE_SHIFT]) + offset_in_page(at);
+
+		if (kz_buf_bounced(dev, sg_dma_address(sg), phys))
+			return -EOPNOTSUPP;
 		if (last && last->addr + last->len == sg_dma_address(sg))
 			last->len += len;
 		else

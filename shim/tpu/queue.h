@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "shim/base/host_load.h"
 #include "shim/queue.h"
 #include "shim/ring.h"
 #include "shim/tpu/core.h"
@@ -116,6 +118,7 @@ class TpuQueue final : public Queue {
   uint64_t loud_ = 0;        // completions since then that raise an interrupt
   uint64_t unsure_ = 0;      // and those that may have raised one
   Clock::time_point last_loud_{};
+  mutable std::optional<QuietDeadline> grace_;  // of the interrupts that are owed
   // Settled when somebody waits or asks for the audit.
   mutable uint64_t lost_ = 0;  // interrupts that we gave up waiting for
   mutable uint64_t noted_excess_ = 0;

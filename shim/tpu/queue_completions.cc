@@ -78,6 +78,7 @@ void TpuQueue::complete(const kz_cqe& cqe, Clock::time_point now, std::vector<Co
   if (!slot.quiet) {
     ++loud_;
     last_loud_ = now;
+    grace_.reset();
   }
   out.push_back({slot.ticket, static_cast<Status>(KZ_CQE_CODE(cqe.status)), cqe.result, slot.submitted, now});
 }

@@ -14,8 +14,13 @@
 namespace kz::tpu {
 namespace {
 
-// A completion in memory whose interrupt has not come within this time has lost it.
+// A completion in memory whose interrupt has not come within this time has lost it. A software device may
+// have been put aside between the two, so only time counts in which the host had processors to spare; asking
+// for that is dear, and most interrupts are a few microseconds late.
 constexpr auto interrupt_grace = 100ms;
+constexpr auto never_asked_for = 5ms;
+// Between two looks at it.
+constexpr auto look_owed = 10ms;
 // How long to trust the interrupt before looking at memory: alone on the vector; beside others, who may take
 // it; with quiet commands outstanding, which raise none.
 constexpr auto look_alone = 10ms;
@@ -89,7 +94,7 @@ void TpuQueue::sleep_polling(unsigned round, const Deadline& deadline) {
 }
 
 std::chrono::nanoseconds TpuQueue::slice(bool have_some) const {
-  if (have_some) return interrupt_grace;  // waits for an interrupt only: memory has been looked at
+  if (have_some) return look_owed;  // waits for an interrupt only: memory has been looked at
   if (quiet_outstanding_ > 0) return look_quiet;
   return exact() ? look_alone : std::chrono::nanoseconds(look_shared);
 }
@@ -170,7 +175,10 @@ bool TpuQueue::settle() const {
   note_excess();
   uint64_t missing = owed();
   if (missing == 0) return true;
-  if (Clock::now() - last_loud_ < interrupt_grace) return false;
+  if (Clock::now() - last_loud_ < never_asked_for) return false;
+  if (!grace_) grace_.emplace(interrupt_grace);
+  if (!grace_->passed()) return false;
+  grace_.reset();
   lost_ += missing;
   audit_.completion_without_interrupt += missing;
   return true;

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "shim/uapi/kz_regs.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::test {

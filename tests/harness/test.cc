@@ -8,7 +8,7 @@
 
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/pattern.h"
 #include "tests/harness/registry.h"
 #include "tests/harness/session.h"

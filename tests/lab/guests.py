@@ -394,7 +394,7 @@ def guests(tmp):
     yield "msi", ["--tpu", "irq=msi", *pci], MSI
     yield "iommu", ["--iommu", "--with", "vfio-pci", "--with", "vfio_iommu_type1", *build(tmp, "vfio-probe"), *pci], IOMMU
     yield "messages", ["--private-memory", *pci], PRIVATE
-    yield "iommu-messages", ["--private-memory", "--iommu", *build(tmp, "stray-dma"), *pci], STRICT
+    yield "iommu-messages", ["--private-memory", "--iommu", "--tpu", "unmapped=ask", *build(tmp, "stray-dma"), *pci], STRICT
 
 
 def main():

@@ -7,7 +7,7 @@
 
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/stats.h"
 #include "tests/harness/test.h"
 

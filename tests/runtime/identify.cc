@@ -9,7 +9,7 @@
 #include "shim/uapi/kz_regs.h"
 #include "shim/uapi/kz_telemetry.h"
 #include "tests/harness/diagnose.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/snapshot.h"
 #include "tests/harness/test.h"
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "shim/base/error.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 
 namespace kz::test {
 

@@ -6,7 +6,7 @@
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/test.h"
 
 namespace kz::test {

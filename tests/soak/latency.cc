@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "shim/base/fd.h"
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/stats.h"
 #include "tests/harness/test.h"
 

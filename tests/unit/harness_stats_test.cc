@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 #include "tests/harness/pattern.h"
 #include "tests/harness/stats.h"
 

@@ -128,6 +128,32 @@ TEST(SofttpuFrontDma, MessageDmaComesInPieces) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], static_cast<std::byte>(i * 7)) << i;
 }
 
+TEST(SofttpuFrontDma, AsksForWhatIsInNoWindowOnlyWhenTold) {
+  Client c;
+  c.version();
+  c.turn_on();
+  Bytes8 word(8);
+  EXPECT_FALSE(c.device.dma().read(0x5000, word));
+  EXPECT_FALSE(c.device.dma().write(0x5000, word));
+  EXPECT_FALSE(c.sink.request(0s).has_value()) << "the protocol forbids to ask for it";
+
+  c.device.dma().ask_for_unmapped(true);
+  for (uint16_t command : {cmd_dma_read, cmd_dma_write}) {
+    std::atomic<bool> ok{true};
+    std::thread device([&] {
+      ok = command == cmd_dma_read ? c.device.dma().read(0x5000, word) : c.device.dma().write(0x5000, word);
+    });
+    auto request = c.sink.request(10s);
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->header.command, command);
+    EXPECT_EQ(request->as<DmaAccess>().address, 0x5000u);
+    Header h{request->header.id, command, 16, flag_reply | flag_error, EFAULT};
+    c.session->receive(bytes_of(h), {});
+    device.join();
+    EXPECT_FALSE(ok);
+  }
+}
+
 TEST(SofttpuFrontDma, MessageDmaFailsOnErrorAndDisconnect) {
   Client c;
   c.version();

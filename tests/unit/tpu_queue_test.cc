@@ -2,7 +2,11 @@
 // The driver's queue and its books against devices that keep the rules and devices that break one. The rules
 // are those of shim/uapi/kz_cmd.h.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <map>
 #include <random>
 #include <thread>
@@ -195,6 +199,62 @@ TEST_F(TpuQueueTest, ForgivesALateInterrupt) {
   EXPECT_EQ(run(*q, {cmd::Nop{}}, 2s).status, Status::ok);
   late.join();
   EXPECT_EQ(broken(q->audit()), Broken{});
+}
+
+// Written as the kernel writes /proc/pressure/cpu: somebody waits for a processor all the time.
+class BusyHost {
+ public:
+  BusyHost() : file_(::testing::TempDir() + "kz-pressure-" + std::to_string(::getpid())) {
+    std::ofstream{file_};
+    write(0);
+    ::setenv("KANGZAO_HOST_PRESSURE", file_.c_str(), 1);
+    writer_ = std::thread([this] {
+      for (Deadline since(0s); !over_; std::this_thread::sleep_for(20ms)) write(since.elapsed() / 1us);
+    });
+  }
+  ~BusyHost() {
+    over_ = true;
+    writer_.join();
+    ::unsetenv("KANGZAO_HOST_PRESSURE");
+    ::unlink(file_.c_str());
+  }
+
+ private:
+  void write(int64_t us) {
+    std::ofstream(file_, std::ios::in | std::ios::out)
+        << "some avg10=0.00 avg60=0.00 avg300=0.00 total=" << us << "\n";
+  }
+
+  std::string file_;
+  std::atomic<bool> over_{false};
+  std::thread writer_;
+};
+
+// A software device was put aside between a completion and its interrupt: the host's doing.
+TEST_F(TpuQueueTest, ForgivesAnInterruptThatIsLateOnABusyHost) {
+  BusyHost busy;
+  std::thread late;
+  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
+    t.post(r, t.cqe(r, c));
+    late = std::thread([&t, vector = r.vector] {
+      std::this_thread::sleep_for(1s);
+      t.raise(vector);
+    });
+  };
+  auto q = open();
+  EXPECT_EQ(run(*q, {cmd::Nop{}}, 5s).status, Status::ok);
+  EXPECT_EQ(broken(q->audit()), Broken{});
+  late.join();
+  EXPECT_EQ(broken(q->audit()), Broken{});
+}
+
+TEST_F(TpuQueueTest, CountsAnInterruptThatIsLostOnABusyHost) {
+  auto busy = std::make_unique<BusyHost>();
+  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) { t.post(r, t.cqe(r, c)); };
+  auto q = open();
+  EXPECT_EQ(run(*q, {cmd::Nop{}}, 500ms).status, Status::ok) << "the wait ends by its deadline";
+  busy.reset();
+  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}}));
 }
 
 TEST_F(TpuQueueTest, CountsInterruptsWithoutCompletion) {

@@ -55,6 +55,7 @@ Device::Device(const DeviceOptions& options, FaultBoard& faults)
               .faults = faults,
               .vectors = options.queues,
               .service_time = options.service_time} {
+  dma_.ask_for_unmapped(options.ask_for_unmapped);
   for (unsigned q = 0; q < options.queues; ++q)
     shared_.queues.push_back(std::make_unique<Queue>(static_cast<uint16_t>(q), shared_));
   engine_->on_context_gone([this](uint32_t context) { context_gone(context); });

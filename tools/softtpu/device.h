@@ -27,6 +27,7 @@ struct DeviceOptions {
   IrqMode irq = IrqMode::msix;
   std::chrono::nanoseconds service_time{0};
   uint64_t serial = 0x4b5a000000000001;
+  bool ask_for_unmapped = false;  // DmaTable::ask_for_unmapped
 };
 
 class Device {

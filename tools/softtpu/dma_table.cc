@@ -159,7 +159,7 @@ void DmaTable::unpin(const std::shared_ptr<Window>& window) {
 bool DmaTable::read(uint64_t iova, std::span<std::byte> out) {
   if (!allowed()) return false;
   std::vector<Piece> pieces;
-  if (!pin(iova, out.size(), dma_read_ok, pieces)) return false;
+  if (!pin(iova, out.size(), dma_read_ok, pieces)) return ask_for_unmapped_ && remote_.read(iova, out);
   bool ok = true;
   for (const Piece& p : pieces) {
     auto part = out.first(p.len);
@@ -176,7 +176,7 @@ bool DmaTable::read(uint64_t iova, std::span<std::byte> out) {
 bool DmaTable::write(uint64_t iova, std::span<const std::byte> in) {
   if (!allowed()) return false;
   std::vector<Piece> pieces;
-  if (!pin(iova, in.size(), dma_write_ok, pieces)) return false;
+  if (!pin(iova, in.size(), dma_write_ok, pieces)) return ask_for_unmapped_ && remote_.write(iova, in);
   bool ok = true;
   for (const Piece& p : pieces) {
     auto part = in.first(p.len);

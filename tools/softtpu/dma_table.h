@@ -50,6 +50,9 @@ class DmaTable final : public HostBus {
   void forget_client();
   size_t windows() const;
 
+  // A server may ask only for what its client has mapped, and refuses the rest itself. Hardware puts every address on
+  // the bus, where an IOMMU refuses it and says so: with this, what is in no window is asked for by messages.
+  void ask_for_unmapped(bool on) { ask_for_unmapped_ = on; }
   // Memory space of the bus: off while bus mastering is off, in D3hot and when the device is gone.
   void set_bus_master(bool on) { bus_master_ = on; }
   void set_powered(bool on) { powered_ = on; }
@@ -83,6 +86,7 @@ class DmaTable final : public HostBus {
   RemoteMemory remote_;
   std::atomic<bool> bus_master_{false};
   std::atomic<bool> powered_{true};
+  std::atomic<bool> ask_for_unmapped_{false};
   mutable std::mutex m_;
   Table table_;
   Table ghosts_;  // unmapped windows that a broken DMA engine still reaches (fault D17)

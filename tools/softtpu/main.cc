@@ -38,8 +38,8 @@ Examples:
 )";
 
 struct Words {  // the command line as typed
-  std::string hbm = "1G", geometry = "3,1,4,5", irq = "msix", seed = "1", service_time, script, log, serial,
-              fw_version;
+  std::string hbm = "1G", geometry = "3,1,4,5", irq = "msix", unmapped = "refuse", seed = "1", service_time,
+              script, log, serial, fw_version;
   std::vector<std::string> faults;
   bool no_ecc = false, own_folder = false;
   ServerOptions server;
@@ -55,6 +55,10 @@ void define_options(CLI::App& app, Words& w) {
       ->capture_default_str();
   app.add_option("--irq", w.irq, "interrupt kind")
       ->check(CLI::IsMember({"msix", "msi"}))
+      ->capture_default_str();
+  app.add_option("--unmapped", w.unmapped,
+                 "DMA to what no client mapped: refused here, or asked for by messages")
+      ->check(CLI::IsMember({"refuse", "ask"}))
       ->capture_default_str();
   app.add_flag("--no-ecc", w.no_ecc, "HBM without ECC");
   app.add_option("--service-time", w.service_time, "every command takes exactly this long (100us)");
@@ -78,6 +82,7 @@ void understand(Words& w) {
   w.device.engine.geometry = parse_geometry(w.geometry);
   w.device.engine.ecc = !w.no_ecc;
   w.device.irq = w.irq == "msi" ? IrqMode::msi : IrqMode::msix;
+  w.device.ask_for_unmapped = w.unmapped == "ask";
   if (!w.service_time.empty()) w.device.service_time = parse_duration(w.service_time);
   w.device.engine.seed = parse_number(w.seed);
   if (!w.serial.empty()) w.device.serial = parse_hex(w.serial);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-#include "tests/harness/host_load.h"
+#include "shim/base/host_load.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,9 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "shim/base/units.h"
-
-namespace kz::test {
+namespace kz {
 
 namespace {
 
@@ -66,20 +64,24 @@ std::optional<double> HostLoad::share() {
   return std::max(std::min(1.0, waited / between), share_of_copy(now));
 }
 
-bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& seen) {
-  using namespace std::chrono_literals;
-  if (seen()) return true;
-  HostLoad load;
-  Deadline quiet(budget);
-  for (const Deadline patience(budget + 10s);;) {
-    std::this_thread::sleep_for(200us);
-    if (seen()) return true;
-    if (patience.passed()) return false;
-    const auto share = load.share();
-    if (share && *share >= HostLoad::busy) quiet = Deadline(budget);
-    // Only a reading says that the time up to now was quiet.
-    if (share && quiet.passed()) return false;
-  }
+QuietDeadline::QuietDeadline(std::chrono::nanoseconds budget)
+    : quiet_(budget), patience_(budget + std::chrono::seconds(10)) {}
+
+bool QuietDeadline::passed() {
+  if (patience_.passed()) return true;
+  const auto share = load_.share();
+  if (!share) return false;
+  if (*share >= HostLoad::busy) quiet_ = Deadline(quiet_.budget());
+  return quiet_.passed();
 }
 
-}  // namespace kz::test
+bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& seen) {
+  if (seen()) return true;
+  for (QuietDeadline limit(budget); !limit.passed();) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (seen()) return true;
+  }
+  return false;
+}
+
+}  // namespace kz

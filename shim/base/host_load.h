@@ -7,14 +7,15 @@
 #include <optional>
 
 #include "shim/base/fd.h"
+#include "shim/base/units.h"
 
-namespace kz::test {
+namespace kz {
 
 // How much of the time some runnable thread of the host waited for a processor: "some" of /proc/pressure/cpu
 // (Linux, Documentation/accounting/psi.rst). A device that is slow leaves it alone, other work beside the
 // test does not. Where the kernel does not tell it, nothing counts as waited.
-// A guest cannot see what its host does; $KANGZAO_HOST_PRESSURE names a copy of the host's own file, made anew
-// about once a second, and the worse of both counts.
+// A guest cannot see what its host does; $KANGZAO_HOST_PRESSURE names a copy of the host's own file, made
+// anew about once a second, and the worse of both counts.
 class HostLoad {
  public:
   // The kernel weighs processors by whole ticks since the last reading: more frequent ones tell less than
@@ -39,9 +40,21 @@ class HostLoad {
   double copy_share_ = 0;
 };
 
-// True as soon as `seen` is; false when it was not within `budget` of a time in which the host was not busy.
-// Where the host is busy all the time, after ten seconds beyond the budget: no device is kept from a
-// processor for that long.
+// A time limit that only a host with processors to spare can use up: what waits for it may need one itself.
+// Where the host is busy all the time it ends ten seconds late: nothing is kept from a processor for that
+// long.
+class QuietDeadline {
+ public:
+  explicit QuietDeadline(std::chrono::nanoseconds budget);
+  // True only after a reading that says that the time up to now was quiet: not before HostLoad::window.
+  bool passed();
+
+ private:
+  HostLoad load_;
+  Deadline quiet_, patience_;
+};
+
+// True as soon as `seen` is; false when it was not within `budget` of quiet time.
 bool seen_within(std::chrono::nanoseconds budget, const std::function<bool()>& seen);
 
-}  // namespace kz::test
+}  // namespace kz
