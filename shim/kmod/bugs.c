@@ -12,6 +12,10 @@
 
 #include "kz.h"
 
+#ifdef KZ_PLANT
+static const char *bug = KZ_PLANT;
+unsigned int kz_bug_arg = KZ_PLANT_ARG;
+#else
 /* Not shown in sysfs: what is planted is nobody's to read. */
 static char *bug;
 module_param(bug, charp, 0);
@@ -20,6 +24,7 @@ MODULE_PARM_DESC(bug, "the planted bug, K01 to K37 but for K33 (none)");
 unsigned int kz_bug_arg;
 module_param_named(bug_arg, kz_bug_arg, uint, 0);
 MODULE_PARM_DESC(bug_arg, "shape, size or rate of the bug, 0: its default");
+#endif
 
 unsigned int kz_bug;
 

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The gauntlet's books: what is planted, what counts as caught, and the JSON that others read.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "shim/base/error.h"
+#include "tools/kangzao/gauntlet/driver_bugs.h"
 #include "tools/kangzao/gauntlet/judge.h"
 #include "tools/kangzao/gauntlet/order.h"
 #include "tools/kangzao/gauntlet/plan.h"
 #include "tools/kangzao/gauntlet/result.h"
+#include "tools/kangzao/gauntlet/state_file.h"
 #include "tools/softtpu/fault_board.h"
 
 namespace kz::gauntlet {
@@ -29,6 +34,112 @@ TEST(GauntletPlan, GlobsSelectRows) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), Errc::usage);
   }
+}
+
+std::vector<DriverBug> driver_bugs() {
+  std::ifstream in(KZ_SOURCE_DIR "/shim/kmod/bugs.txt");
+  return parse_driver_bugs({std::istreambuf_iterator<char>(in), {}});
+}
+
+TEST(GauntletDriverBugs, TheTableIsReadWhole) {
+  auto bugs = driver_bugs();
+  ASSERT_EQ(bugs.size(), 36u) << "K01 to K37 but for K33, which is no bug of the source";
+  EXPECT_EQ(bugs.front().id, "K01");
+  EXPECT_EQ(bugs.front().cls, "driver_bug");
+  EXPECT_EQ(bugs.front().first, 16u);
+  EXPECT_EQ(bugs.front().last, 65536u);
+  EXPECT_EQ(bugs.front().fallback, 4096u);
+  EXPECT_FALSE(bugs.front().needs_debug);
+  EXPECT_TRUE(select_driver_bugs(bugs, {"K03"}).front().needs_debug);
+  EXPECT_EQ(select_driver_bugs(bugs, {"K0*"}).size(), 9u);
+  EXPECT_EQ(select_driver_bugs(bugs, {}).size(), 36u);
+  EXPECT_THROW(select_driver_bugs(bugs, {"K33"}), Error);
+}
+
+TEST(GauntletDriverBugs, LinesThatAreNoneAreRefused) {
+  EXPECT_TRUE(parse_driver_bugs("# a comment\n\n").empty());
+  for (auto line : {"K01", "K01 no_class stock - - title", "K01 driver_bug maybe - - title",
+                    "K01 driver_bug stock 1..2 3 title", "K01 driver_bug stock 2..1 1 title",
+                    "K01 driver_bug stock 1..x 1 title", "K01 driver_bug stock - 1 title",
+                    "K01 driver_bug stock 0..2 0 title", "K01 driver_bug stock 1..2 1"})
+    EXPECT_THROW(parse_driver_bugs(line), Error) << line;
+}
+
+TEST(GauntletDriverBugs, ArgumentsAreDrawnFromTheWholeRange) {
+  for (auto& bug : driver_bugs()) {
+    EXPECT_EQ(bug_argument(bug, {}), bug.fallback);
+    std::set<uint64_t> drawn;
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      auto a = bug_argument(bug, seed);
+      EXPECT_EQ(a, bug_argument(bug, seed));
+      if (bug.last == 0) {
+        EXPECT_EQ(a, 0u);
+      } else {
+        EXPECT_TRUE(a >= bug.first && a <= bug.last) << bug.id << " " << a;
+      }
+      drawn.insert(a);
+    }
+    if (bug.last > 0) {
+      EXPECT_GE(drawn.size(), std::min<uint64_t>(bug.last - bug.first + 1, 16)) << bug.id;
+    }
+  }
+}
+
+TEST(GauntletDriverBugs, NothingTellsTheGuestWhatIsPlanted) {
+  auto bug = select_driver_bugs(driver_bugs(), {"K15"}).front();
+  EXPECT_EQ(make_words(bug, 100),
+            (std::vector<std::string>{"KZ_BUGS=1", "KZ_PLANT=K15", "KZ_PLANT_ARG=100"}));
+}
+
+TEST(GauntletJudge, NamesWhoseMeritAKernelLineIs) {
+  // Forms: Documentation/dev-tools/kasan.rst, kmemleak.rst, locking/lockdep-design.rst, kernel/hung_task.c.
+  EXPECT_EQ(kernel_detector("BUG: KASAN: slab-use-after-free in kz_release+0x1c/0x40"), "KASAN");
+  EXPECT_EQ(kernel_detector("WARNING: possible circular locking dependency detected"), "lockdep");
+  EXPECT_EQ(kernel_detector("BUG: sleeping function called from invalid context at mm/slab.h:494"),
+            "lockdep");
+  EXPECT_EQ(kernel_detector("kmemleak: 3 new suspected memory leaks"), "kmemleak");
+  EXPECT_EQ(kernel_detector("DMA-API: kz_accel 0000:01:00.0: device driver has pending DMA allocations"),
+            "DMA-API");
+  EXPECT_EQ(kernel_detector("INFO: task insmod:412 blocked for more than 120 seconds."), "hung task");
+  EXPECT_EQ(kernel_detector("BUG: kernel NULL pointer dereference, address: 0000000000000010"), "kernel log");
+}
+
+TEST(GauntletState, KeepsWhatHasTheSameKey) {
+  std::string file = ::testing::TempDir() + "kz-state-" + std::to_string(::getpid()) + "/deep/state.jsonl";
+  StateFile mine(file, "k1", "b"), other(file, "k2", "b");
+  EXPECT_TRUE(mine.read().empty());
+  mine.add({{"row", 1}});
+  other.add({{"row", 2}});
+  mine.add({{"row", 3}});
+  std::ofstream(file, std::ios::app)
+      << "{\"key\": \"k1\", \"row\"\n[]\n{\"key\": 7}\n";  // cut off, and others
+  ASSERT_EQ(mine.read().size(), 2u);
+  EXPECT_EQ(mine.read()[1]["row"], 3);
+  EXPECT_NO_THROW(StateFile("", "k", "b").add({}));
+  EXPECT_THROW(StateFile("/proc/no/such", "k", "b").add({{"row", 1}}), std::exception);
+  std::filesystem::remove_all(std::filesystem::path(file).parent_path().parent_path());
+}
+
+TEST(GauntletResult, CountsWhatOurChecksCatchOnAStockKernel) {
+  GauntletResult g;
+  for (auto [kernel, detector] : {std::pair{"stable-1", "our check (driver)"},
+                                  {"stable-1", "kernel log"},
+                                  {"stable-1-debug", "our check (driver)"},
+                                  {"stable-1-debug", "KASAN"}}) {
+    g.rows.push_back({.id = "K01",
+                      .caught = true,
+                      .by = {"a.b"},
+                      .detector = detector,
+                      .cls = "driver_bug",
+                      .expected = "driver_bug",
+                      .kernel = kernel});
+    EXPECT_EQ(row_from_json(to_json(g.rows.back())).kernel, kernel);
+  }
+  EXPECT_EQ(g.ours_on_stock(), 1u);
+  EXPECT_EQ(to_json(g)["ours_on_stock"], 1);
+  EXPECT_NE(to_terminal(g).find("our own checks on a stock kernel caught 1\n"), std::string::npos);
+  g.rows = {{.id = "M01"}};
+  EXPECT_FALSE(to_json(g).contains("ours_on_stock"));
 }
 
 TEST(GauntletPlan, EveryPlantingIsAccepted) {

@@ -183,8 +183,19 @@ TEST(Classify, EveryKindOfFactLeadsSomewhere) {
                                 ev::slow,
                                 ev::pci_rule,
                                 ev::host_access,
+                                ev::driver,
                                 ev::kernel_log})
     EXPECT_NE(classify(Facts{fact(kind, json::object())}).cls, FaultClass::unknown) << kind;
+}
+
+TEST(Classify, DriversByWhatTheyBreak) {
+  auto of = [](const char* what) { return classify(Facts{fact(ev::driver, {{"what", what}})}).cls; };
+  for (auto what : {"padding", "rights", "not_cleared"})
+    EXPECT_EQ(of(what), FaultClass::security_isolation) << what;
+  for (auto what : {"leak", "hangs", "errno", "abi", "never_unloads"})
+    EXPECT_EQ(of(what), FaultClass::driver_bug) << what;
+  EXPECT_EQ(of("asleep"), FaultClass::power_management);
+  EXPECT_EQ(of("refused"), FaultClass::unknown) << "as it should be";
 }
 
 TEST(Classify, NamesRoundTrip) {

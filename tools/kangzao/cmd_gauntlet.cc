@@ -7,6 +7,7 @@
 #include "shim/base/units.h"
 #include "tools/kangzao/commands.h"
 #include "tools/kangzao/gauntlet/gauntlet.h"
+#include "tools/kangzao/gauntlet/lab_gauntlet.h"
 #include "tools/kangzao/gauntlet/order.h"
 #include "tools/kangzao/numbers.h"
 #include "tools/kangzao/runner/process.h"
@@ -19,6 +20,7 @@ struct GauntletArgs {
   gauntlet::GauntletOptions options;
   std::string output;
   bool json = false, lab = false, list = false;
+  std::vector<std::string> kernels = {"stable-1", "stable-1-debug"};
 };
 
 int list_plan(const GauntletArgs& a) {
@@ -30,23 +32,55 @@ int list_plan(const GauntletArgs& a) {
   return 0;
 }
 
-int gauntlet_command(GauntletArgs& a) {
-  if (a.lab)
-    throw Error({.code = Errc::unsupported,
-                 .operation = "plant faults in",
-                 .target = "a lab guest",
-                 .detail = "this build has no lab",
-                 .remedy = "leave --lab out: rows of the software TPU need none"});
-  parse_bytes(a.options.hbm);
-  if (a.list) return list_plan(a);
-  if (!a.output.empty() && access(a.output.c_str(), F_OK) == 0)  // said now, not after an hour
-    throw Error({Errc::io, "create", a.output, "it is there already", "name a file that is not", 0});
+void write_result(const GauntletArgs& a, const gauntlet::GauntletResult& result) {
+  write_output(a.json ? gauntlet::to_json(result).dump(2) + "\n" : gauntlet::to_terminal(result), a.output);
+}
+
+void progress(const std::string& line) { say(line + "\n"); }
+
+void check_output(const std::string& file) {
+  if (!file.empty() && access(file.c_str(), F_OK) == 0)  // said now, not after an hour
+    throw Error({Errc::io, "create", file, "it is there already", "name a file that is not", 0});
+}
+
+int lab_command(const GauntletArgs& a) {
+  const auto& o = a.options;
+  gauntlet::LabGauntlet gauntlet({.rows = o.rows,
+                                  .tests = o.tests,
+                                  .kernels = a.kernels,
+                                  .clean = o.clean,
+                                  .full = o.full,
+                                  .vary = o.vary,
+                                  .profile = o.profile,
+                                  .seed = o.seed,
+                                  .resume = o.resume,
+                                  .state = o.state,
+                                  .keep = o.keep},
+                                 progress);
+  if (a.list) {
+    for (auto& [bug, argument] : gauntlet.plan())
+      fmt::print("{:4} {:<50} {:<24} {}\n", bug.id, bug.title, bug.cls,
+                 bug.last == 0 ? "" : std::to_string(argument));
+    return 0;
+  }
+  check_output(a.output);
   become_subreaper();
   catch_signals();
-  gauntlet::Gauntlet gauntlet(a.options, [](const std::string& line) { say(line + "\n"); });
   auto result = gauntlet.run([] { return told_to_stop(); });
-  std::string text = a.json ? gauntlet::to_json(result).dump(2) + "\n" : gauntlet::to_terminal(result);
-  write_output(text, a.output);
+  write_result(a, result);
+  return told_to_stop() ? 130 : result.exit_code();
+}
+
+int gauntlet_command(GauntletArgs& a) {
+  if (a.lab) return lab_command(a);
+  parse_bytes(a.options.hbm);
+  if (a.list) return list_plan(a);
+  check_output(a.output);
+  become_subreaper();
+  catch_signals();
+  gauntlet::Gauntlet gauntlet(a.options, progress);
+  auto result = gauntlet.run([] { return told_to_stop(); });
+  write_result(a, result);
   return told_to_stop() ? 130 : result.exit_code();
 }
 
@@ -64,7 +98,11 @@ void add_options(CLI::App& sub, GauntletArgs& a) {
   sub.add_flag("--resume", o.resume, "take finished rows of the same build and options from the state file");
   sub.add_option("--state", o.state, "where finished rows are kept")->capture_default_str();
   sub.add_option("--keep", o.keep, "keep the journals of all runs in this folder");
-  sub.add_flag("--lab", a.lab, "plant the rows of the kernel driver in lab guests");
+  sub.add_flag("--lab", a.lab, "plant the bugs of the kernel driver, one guest a bug; as root");
+  sub.add_option("--kernels", a.kernels,
+                 "with --lab: a bug goes to these in turn until one shows it; clean runs on each")
+      ->delimiter(',')
+      ->capture_default_str();
   sub.add_flag("--list", a.list, "only show what would be planted");
   sub.add_flag("--json", a.json, "result as one JSON document");
   sub.add_option("--output", a.output, "write the result to this file, which must not exist");
@@ -80,6 +118,7 @@ void add_gauntlet(CLI::App& app, int& exit_status) {
       "  kangzao gauntlet --rows 'M*,C01' --clean 0\n"
       "  kangzao gauntlet --vary 7 --clean 20 --json --output gauntlet.json\n"
       "  kangzao gauntlet --resume                   go on where the last one ended\n"
+      "  kangzao gauntlet --lab --rows 'K0*'         bugs of the kernel driver, in lab guests\n"
       "Exit: 0 all caught, rightly named and the clean runs silent, 1 not, 2 usage, 125 nothing run, 130 "
       "interrupted");
   auto a = std::make_shared<GauntletArgs>();

@@ -241,6 +241,7 @@ void add_lab_options(CLI::App& sub, LabArgs& a) {
   sub.add_option("--modules", o.modules,
                  "its modules: what modules_install made, with a build link, or its build tree");
   sub.add_option("--driver", o.driver, "sources of a module, or a .ko, instead of the reference driver");
+  sub.add_option("--make", o.make, "more words for the make that builds the driver: DEBUG=1,V=1")->delimiter(',');
   sub.add_option("--vfio-user", o.vfio_user, "socket of a device model instead of the software TPU");
   sub.add_option("--vfio", o.vfio, "PCI address of a real board, bound to vfio-pci, for guest after guest");
   sub.add_option("--tpu", o.tpu, "options of the software TPU: hbm=64M,irq=msi");

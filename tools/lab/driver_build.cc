@@ -52,7 +52,7 @@ std::vector<std::string> build_command(const Kernel& kernel, const std::string& 
           "-ec",
           "n=$(basename \"$1\"); cp -a \"$1/.\" \"$2/$n\"; [ ! -d \"$1/../uapi\" ] || cp -a \"$1/../uapi\" "
           "\"$2/\"; "
-          "exec make -C \"$0\" M=\"$2/$n\" modules",
+          "b=$0 to=$2; shift 2; exec make -C \"$b\" M=\"$to/$n\" modules \"$@\"",
           kernel.build,
           sources,
           to};
@@ -95,13 +95,16 @@ std::string extra_flags(const std::string& sources) {
   return out;
 }
 
-std::string place_of_build(const Kernel& kernel, const std::string& sources) {
+std::string place_of_build(const Kernel& kernel, const std::string& sources,
+                           const std::vector<std::string>& words) {
   Hash hash;
   hash.add(fmt::format("{:016x} {:016x}", kernel.hash, driver_hash(sources)));
+  for (auto& w : words) hash.add(w);
   return fmt::format("{}/lab/drivers/{}-{:016x}", cache_folder(), kernel.release, hash.value());
 }
 
-BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
+BuiltDriver build_driver(const Kernel& kernel, const std::string& given,
+                         const std::vector<std::string>& words) {
   fs::path sources = fs::canonical(given);
   BuiltDriver built;
   if (fs::is_regular_file(sources)) {
@@ -113,15 +116,17 @@ BuiltDriver build_driver(const Kernel& kernel, const std::string& given) {
   if (!fs::exists(sources / "Makefile") && !fs::exists(sources / "Kbuild"))
     throw Error({Errc::usage, "read --driver", given, "no Makefile or Kbuild in it",
                  "give the folder of the module's sources", 0});
-  fs::path place = place_of_build(kernel, sources), fresh = place.string() + fmt::format(".{}", ::getpid());
+  fs::path place = place_of_build(kernel, sources, words),
+           fresh = place.string() + fmt::format(".{}", ::getpid());
   built.module = module_in(place);
   built.cached = !built.module.empty();
   if (built.cached) return built;
   fs::remove_all(fresh);
   fs::create_directories(fresh / sources.filename());
   Clock::time_point start = Clock::now();
-  Captured got = run_captured(build_command(kernel, sources, fresh), {}, build_limit,
-                              {.stop = [] { return told_to_stop(); }});
+  auto command = build_command(kernel, sources, fresh);
+  command.insert(command.end(), words.begin(), words.end());
+  Captured got = run_captured(command, {}, build_limit, {.stop = [] { return told_to_stop(); }});
   built.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   built.log = got.output + got.errors;
   if (got.timed_out) built.log += fmt::format("\nno end within {}\n", to_string(build_limit));

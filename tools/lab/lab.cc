@@ -42,7 +42,7 @@ std::string other_parts(const json& before, const json& now) {
           (differs(old, k, "release") || differs(old, k, "image") || differs(old, k, "hash")))
         return fmt::format("kernel {} was {}, and is {} of another build", text_of(k, "name"),
                            text_of(old, "release"), text_of(k, "release"));
-  return differs(before, now, "driver") ? "the driver is another one" : "";
+  return differs(before, now, "driver") || differs(before, now, "make") ? "the driver is another one" : "";
 }
 
 int level_of_step(const std::string& step) {
@@ -148,7 +148,8 @@ json Lab::parts() const {
   return {{"qemu", qemu_.version},
           {"accelerator", accelerator_},
           {"kernels", kernels},
-          {"driver", fmt::format("{:016x}", driver_hash(driver_sources()))}};
+          {"driver", fmt::format("{:016x}", driver_hash(driver_sources()))},
+          {"make", options_.make}};
 }
 
 void Lab::write_start() {
@@ -210,6 +211,10 @@ void Lab::verdict(const std::string& id, int level, Verdict v, const std::string
   done_[id] = v;
 }
 
+void Lab::evidence(const std::string& id, const char* kind, const json& detail) {
+  journal_->write({{"type", "evidence"}, {"id", id}, {"kind", kind}, {"detail", detail}});
+}
+
 void Lab::rest_not_run(const Plan& plan, const std::string& reason) {
   json stands_in{{"ran", false}};
   for (auto& s : steps()) {
@@ -225,7 +230,7 @@ void Lab::rest_not_run(const Plan& plan, const std::string& reason) {
 bool Lab::build(Plan& plan, BuiltDriver& driver) {
   std::string id = plan.kernel.name + ".build";
   try {
-    driver = build_driver(plan.kernel, driver_sources());
+    driver = build_driver(plan.kernel, driver_sources(), options_.make);
   } catch (const Error& e) {
     if (e.code() == Errc::usage) throw;
     if (!told_to_stop()) verdict(id, 1, Verdict::blocked, e.what(), 0, {{"ran", false}});
@@ -242,8 +247,7 @@ bool Lab::build(Plan& plan, BuiltDriver& driver) {
   std::string first;
   for (auto& f :
        changes::explain_build(driver.log + "\n" + extra_flags(driver_sources()), plan.kernel.release)) {
-    journal_->write(
-        {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
+    evidence(id, "kernel.change", changes::to_json(f));
     if (first.empty() && !f.harmless) first = fmt::format("{} {} {}", f.what, f.cause, f.cure);
   }
   for (size_t at = 0, end; first.empty() && at < driver.log.size(); at = end + 1) {

@@ -21,13 +21,14 @@ namespace kz::lab {
 
 struct LabOptions {
   std::vector<std::string> kernels = stock_roles();
-  RunOptions run;               // profile "none": only what the lab does itself
-  std::string device;           // URI for the guest; empty: dev:/dev/kz0, with --driver pci:0000:01:00.0
-  std::string tpu;              // options of the software TPU, as in its URI: hbm=64M,irq=msi
-  std::string kernel, modules;  // a kernel of somebody's own
-  std::string driver;           // a folder with sources, or a .ko, instead of ours
-  std::string vfio_user;        // socket of somebody's own device model
-  std::string vfio;             // PCI address of a real board
+  RunOptions run;                 // profile "none": only what the lab does itself
+  std::string device;             // URI for the guest; empty: dev:/dev/kz0, with --driver pci:0000:01:00.0
+  std::string tpu;                // options of the software TPU, as in its URI: hbm=64M,irq=msi
+  std::string kernel, modules;    // a kernel of somebody's own
+  std::string driver;             // a folder with sources, or a .ko, instead of ours
+  std::vector<std::string> make;  // more words for the make that builds the driver
+  std::string vfio_user;          // socket of somebody's own device model
+  std::string vfio;               // PCI address of a real board
   std::string qemu;
   std::string append;  // more kernel parameters
   std::string load;    // a load profile that runs after the tests
@@ -108,6 +109,7 @@ class Lab {
   void judge_kernel_log(const Plan& plan);
   void verdict(const std::string& id, int level, Verdict v, const std::string& reason, double seconds = 0,
                nlohmann::json more = nlohmann::json::object());
+  void evidence(const std::string& id, const char* kind, const nlohmann::json& detail);
   void rest_not_run(const Plan& plan, const std::string& reason);
   bool is_done(const std::string& id) const;
   std::string folder_of(const Plan& plan) const;

@@ -75,6 +75,8 @@ std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, boo
     for (auto l : s.levels) run += fmt::format(" --level {}", l);
     for (auto& l : s.labels) run += " --label " + shell_word(l);
     for (auto& l : s.without_labels) run += " --no-label " + shell_word(l);
+    for (auto& t : s.order) run += " --order " + shell_word(t);
+    if (options_.run.stop_on_fail) run += " --stop-on-fail";
   }
   auto wanted = steps();
   auto has_step = [&](const std::string& s) {
@@ -204,8 +206,7 @@ std::string Lab::explain_load_failure(const Plan& plan, const std::string& id, c
     auto holds = [&](const std::string& word) { return f.evidence.find(word) != std::string::npos; };
     bool others = f.name == "probe_failed" && !holds(plan.module) && !holds(device_bdf);
     if (others) continue;
-    journal_->write(
-        {{"type", "evidence"}, {"id", id}, {"kind", "kernel.change"}, {"detail", changes::to_json(f)}});
+    evidence(id, "kernel.change", changes::to_json(f));
     if (reason.empty() && !f.harmless) reason = fmt::format("{} {} {}", f.what, f.cause, f.cure);
   }
   if (reason.empty()) reason = last_line(said);
@@ -225,6 +226,10 @@ void Lab::take_boot(const Plan& plan, const std::string& directory, const BootEn
       continue;
     }
     std::string text = content_of(directory + "/" + s.step + ".log");
+    if (s.step == "leaks" && s.verdict == Verdict::fail)
+      evidence(id, "kernel.log", {{"line", "kmemleak: " + text.substr(0, 200)}});
+    if (s.step == "unload" && s.verdict == Verdict::fail)
+      evidence(id, "driver", {{"what", "never_unloads"}, {"text", last_line(text)}});
     if (s.step == "load" && s.verdict == Verdict::fail)
       s.reason = explain_load_failure(plan, id, directory, text);
     verdict(id, level_of_step(s.step), s.verdict, s.reason, s.seconds,
@@ -291,6 +296,7 @@ void Lab::judge_kernel_log(const Plan& plan) {
     for (auto& r : kernel_reports(directory)) {
       if (first.empty()) first = r;
       failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
+      evidence(plan.kernel.name + ".kernel_log", "kernel.log", {{"line", r}});
     }
     if (std::string why = log_gap(directory); gap.empty() && !why.empty())
       gap = fmt::format("boot {}: {}", n, why);

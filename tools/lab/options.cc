@@ -127,6 +127,7 @@ std::string rerun_line(const LabOptions& o, const Kernel& kernel, const std::str
                                                                          {"--qemu", o.qemu},
                                                                          {"--load", o.load}})
     add(option, value);
+  add("--make", fmt::format("{}", fmt::join(o.make, ",")));
   const LabOptions usual;
   if (!o.load.empty() && o.load_s != usual.load_s) out += fmt::format(" --load-time {}", o.load_s);
   if (o.limit_s != usual.limit_s) out += fmt::format(" --limit {}", o.limit_s);
@@ -142,7 +143,8 @@ json LabOptions::to_json() const {
                 {"kernel", kernel},       {"modules", modules}, {"driver", driver},
                 {"vfio_user", vfio_user}, {"vfio", vfio},       {"qemu", qemu},
                 {"load", load},           {"load_s", load_s},   {"limit_s", limit_s},
-                {"append", append},       {"debug", debug},     {"iommu", iommu}};
+                {"append", append},       {"make", make},       {"debug", debug},
+                {"iommu", iommu}};
   return out;
 }
 
@@ -162,6 +164,7 @@ LabOptions LabOptions::from_json(const json& j) {
                           {"load", &o.load},
                           {"append", &o.append}})
     *to = l.value(name, "");
+  o.make = l.value("make", o.make);
   o.load_s = l.value("load_s", o.load_s);
   o.limit_s = l.value("limit_s", o.limit_s);
   o.debug = l.value("debug", false);

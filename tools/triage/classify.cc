@@ -156,6 +156,10 @@ constexpr Rule rules[] = {
      [](const Fact& f) { return f.is(ev::reset) && f.says("what", "state_kept"); }},
     {{"not_cleared", "memory of a new owner was not zero", C::security_isolation, high},
      [](const Fact& f) { return f.is(ev::hbm_not_cleared); }},
+    {{"driver.secrets", "the driver shows or lets do what it must not", C::security_isolation, high},
+     [](const Fact& f) {
+       return f.is(ev::driver) && f.says("what", {"padding", "rights", "not_cleared"});
+     }},
     {{"dma.bus_master", "DMA went on with bus mastering off", C::queue_protocol, medium},
      [](const Fact& f) { return f.is(ev::dma_illegal) && f.says("how", "bus_master_off"); }},
     {{"dma.illegal", "DMA reached, or claimed to reach, memory it may not", C::iommu_dma, high},
@@ -218,6 +222,11 @@ constexpr Rule rules[] = {
      [](const Fact& f) { return f.is(ev::pci_rule); }},
     {{"telemetry.implausible", "telemetry shows impossible values", C::firmware_hang, low},
      [](const Fact& f) { return f.is(ev::telemetry); }},
+    {{"driver.sleep", "the driver does not bring back over a sleep what it had", C::power_management, high},
+     [](const Fact& f) { return f.is(ev::driver) && f.says("what", "asleep"); }},
+    {{"driver", "the driver or its module breaks a rule of the kernel or of its own interface", C::driver_bug,
+      high},
+     [](const Fact& f) { return f.is(ev::driver) && !f.says("what", "refused"); }},
     {{"kernel.log", "the kernel log names the device or a bug", C::driver_bug, medium},
      [](const Fact& f) { return f.is(ev::kernel_log); }},
     {{"host.node", "a node, permission or limit of the host is in the way", C::permission_node_missing,

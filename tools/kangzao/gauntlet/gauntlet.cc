@@ -72,7 +72,7 @@ std::string build_fingerprint(const std::string& directory) {
 Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string&)> say)
     : options_(std::move(options)), say_(std::move(say)), tests_(choose_tests(options_)) {
   build_ = build_fingerprint(program_directory());
-  key_ = state_key(options_, build_, tests_);
+  state_.emplace(options_.state, state_key(options_, build_, tests_), build_);
   if (options_.resume) load_state();
 }
 
@@ -96,11 +96,8 @@ void Gauntlet::name_directory(const std::string& directory, const std::string& n
 }
 
 void Gauntlet::load_state() {
-  std::ifstream in(options_.state);
-  for (std::string line; std::getline(in, line);) {
-    json j = json::parse(line, nullptr, false);
+  for (const json& j : state_->read()) {
     try {
-      if (!j.is_object() || j.value("key", "") != key_) continue;
       if (j.contains("row")) done_rows_[j["row"].at("id")] = row_from_json(j["row"]);
       if (j.contains("clean")) done_clean_.push_back(clean_from_json(j["clean"]));
       if (j.contains("ignored")) ignored_.insert(j["ignored"].get<std::string>());
@@ -108,18 +105,6 @@ void Gauntlet::load_state() {
       continue;  // a line that another version wrote
     }
   }
-}
-
-void Gauntlet::store(const json& record) {
-  if (options_.state.empty()) return;
-  fs::path path(options_.state);
-  if (path.has_parent_path()) fs::create_directories(path.parent_path());
-  json j = record;
-  j["key"] = key_;
-  j["build"] = build_;
-  std::ofstream out(path, std::ios::app);
-  out << j.dump() + "\n";
-  if (!out.flush()) throw_errno("write the gauntlet's state", options_.state);
 }
 
 bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, std::string>& device) {
@@ -139,7 +124,7 @@ bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, 
   confirmed_[key] = clean;
   if (clean) return true;
   ignored_.insert(test);
-  store({{"ignored", test}});
+  state_->add({{"ignored", test}});
   say_(fmt::format("{} is not clean on a sound device: its alarms do not count", test));
   return false;
 }
@@ -231,7 +216,7 @@ GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
     RowResult row = run_row(planting);
     if (stop()) break;  // broken off: it says nothing
     result.rows.push_back(std::move(row));
-    store({{"row", to_json(result.rows.back())}});
+    state_->add({{"row", to_json(result.rows.back())}});
     say_(row_line(result.rows.back()));
   }
   result.clean = done_clean_;
@@ -241,7 +226,7 @@ GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
     CleanRun run = run_clean(n);
     if (stop()) break;
     result.clean.push_back(std::move(run));
-    store({{"clean", to_json(result.clean.back())}});
+    state_->add({{"clean", to_json(result.clean.back())}});
     const CleanRun& c = result.clean.back();
     say_(fmt::format("clean run {}: {} passed, {} alarms, {:.1f} s", n + 1, c.passed, c.alarms.size(),
                      c.seconds));

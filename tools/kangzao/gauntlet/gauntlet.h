@@ -8,6 +8,7 @@
 
 #include "tools/kangzao/gauntlet/plan.h"
 #include "tools/kangzao/gauntlet/result.h"
+#include "tools/kangzao/gauntlet/state_file.h"
 
 namespace kz::gauntlet {
 
@@ -43,13 +44,13 @@ class Gauntlet {
   static void name_directory(const std::string& directory, const std::string& name);
   void make_base();
   void load_state();
-  void store(const nlohmann::json& record);
 
   GauntletOptions options_;
   std::function<void(const std::string&)> say_;
   std::function<bool()> stop_;
   std::vector<std::string> tests_;
-  std::string build_, key_, base_;
+  std::string build_, base_;
+  std::optional<StateFile> state_;
   std::map<std::string, bool> confirmed_;
   std::set<std::string> ignored_;
   std::map<std::string, RowResult> done_rows_;

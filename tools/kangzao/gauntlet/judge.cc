@@ -13,20 +13,45 @@ bool is_alarm(Verdict v) {
          v == Verdict::device_lost;
 }
 
+constexpr std::string_view plain_log = "kernel log";
+
 std::string detector_of(Verdict v, const std::vector<Evidence>& facts) {
-  bool kernel = false;
+  std::string_view kernel;
   std::string kind;
   for (const Evidence& e : facts) {
-    kernel |= e.kind == ev::kernel_log;
-    if (kind.empty() && e.kind != ev::kernel_log) kind = e.kind;
+    if (e.kind == ev::kernel_log) {
+      auto who = kernel_detector(text_of(e.detail, "line"));
+      if (kernel.empty() || kernel == plain_log) kernel = who;
+    } else if (kind.empty()) {
+      kind = e.kind;
+    }
   }
+  if (!kernel.empty() && kind.empty()) return std::string(kernel);
   if (v == Verdict::crash || v == Verdict::timeout || v == Verdict::device_lost)
     return kind.empty() ? fmt::format("runner ({})", to_string(v)) : fmt::format("our check ({})", kind);
-  if (kernel && kind.empty()) return "kernel log";
   return kind.empty() ? "our check" : fmt::format("our check ({})", kind);
 }
 
 }  // namespace
+
+std::string_view kernel_detector(std::string_view line) {
+  using Words = std::pair<std::string_view, std::string_view>;
+  static constexpr Words known[] = {{"KASAN", "KASAN"},
+                                    {"KCSAN", "KCSAN"},
+                                    {"UBSAN", "UBSAN"},
+                                    {"kmemleak", "kmemleak"},
+                                    {"DMA-API", "DMA-API"},
+                                    {"circular locking", "lockdep"},
+                                    {"recursive locking", "lockdep"},
+                                    {"lock held when", "lockdep"},
+                                    {"inconsistent lock state", "lockdep"},
+                                    {"suspicious RCU usage", "lockdep"},
+                                    {"sleeping function called", "lockdep"},
+                                    {"blocked for more than", "hung task"}};
+  for (auto& [words, who] : known)
+    if (line.find(words) != std::string_view::npos) return who;
+  return plain_log;
+}
 
 Judgement judge(const Journal& journal, const std::set<std::string>& ignored) {
   Judgement out;

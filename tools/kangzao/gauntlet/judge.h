@@ -16,7 +16,7 @@ struct Alarm {
   std::string test;
   Verdict verdict{};
   std::string reason;
-  std::string detector;  // "our check (march.mismatch)", "kernel log", "runner (timeout)"
+  std::string detector;  // "our check (march.mismatch)", "KASAN", "kernel log", "runner (timeout)"
   double seconds = 0;    // from the start of the run to the verdict
 };
 
@@ -26,6 +26,10 @@ struct Judgement {
   size_t passed = 0;
   triage::Diagnosis diagnosis;  // of all evidence
 };
+
+// Whose merit a line of the kernel log is: "KASAN", "KCSAN", "UBSAN", "lockdep", "kmemleak", "DMA-API", "hung
+// task", else "kernel log".
+std::string_view kernel_detector(std::string_view line);
 
 // Tests in `ignored` give no alarm and no evidence.
 Judgement judge(const Journal& journal, const std::set<std::string>& ignored = {});

@@ -59,9 +59,7 @@ std::string memory_for(Row row, const Params& p, const std::string& hbm) {
 
 }  // namespace
 
-std::vector<Row> select_rows(const std::vector<std::string>& globs) {
-  std::vector<std::string> known;
-  for (const RowSpec& spec : softtpu::catalogue()) known.emplace_back(spec.id);
+void check_globs(const std::vector<std::string>& known, const std::vector<std::string>& globs) {
   for (const auto& g : globs) {
     if (std::ranges::any_of(known, [&](const auto& id) { return glob_match(g, id); })) continue;
     throw Error({.code = Errc::usage,
@@ -71,6 +69,12 @@ std::vector<Row> select_rows(const std::vector<std::string>& globs) {
                  .remedy = fmt::format("rows are {} to {}; near: {}", known.front(), known.back(),
                                        fmt::join(near_matches(g, known), ", "))});
   }
+}
+
+std::vector<Row> select_rows(const std::vector<std::string>& globs) {
+  std::vector<std::string> known;
+  for (const RowSpec& spec : softtpu::catalogue()) known.emplace_back(spec.id);
+  check_globs(known, globs);
   std::vector<Row> rows;
   for (const RowSpec& spec : softtpu::catalogue())
     if (globs.empty() || std::ranges::any_of(globs, [&](const auto& g) { return glob_match(g, spec.id); }))

@@ -23,6 +23,9 @@ struct Planting {
   std::map<std::string, std::string> device;  // options of softtpu:, e.g. {"hbm", "128M"}
 };
 
+// Throws Error(usage) with near matches for a glob that fits none of `known`.
+void check_globs(const std::vector<std::string>& known, const std::vector<std::string>& globs);
+
 // Rows that fit one of the globs ("M01", "D*"), in the catalogue's order; all for an empty list. Throws
 // Error(usage) with near matches for a glob that fits none.
 std::vector<softtpu::Row> select_rows(const std::vector<std::string>& globs);

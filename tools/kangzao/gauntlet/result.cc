@@ -31,6 +31,12 @@ size_t GauntletResult::right() const {
   return static_cast<size_t>(
       std::ranges::count_if(rows, [](const auto& r) { return r.caught && r.right_class(); }));
 }
+size_t GauntletResult::ours_on_stock() const {
+  return static_cast<size_t>(std::ranges::count_if(rows, [](const auto& r) {
+    return r.caught && !r.kernel.empty() && !r.kernel.ends_with("-debug") &&
+           r.detector.starts_with("our check");
+  }));
+}
 size_t GauntletResult::false_alarms() const {
   return static_cast<size_t>(std::ranges::count_if(clean, [](const auto& c) { return !c.alarms.empty(); }));
 }
@@ -52,6 +58,7 @@ json to_json(const RowResult& r) {
             {"confidence", r.confidence},
             {"reason", r.reason},
             {"fault", r.fault}};
+  if (!r.kernel.empty()) j["kernel"] = r.kernel;
   if (!r.unplantable.empty()) j["unplantable"] = r.unplantable;
   return j;
 }
@@ -68,6 +75,7 @@ RowResult row_from_json(const json& j) {
   r.confidence = j.value("confidence", "");
   r.reason = j.value("reason", "");
   r.fault = j.value("fault", json::object());
+  r.kernel = j.value("kernel", "");
   r.unplantable = j.value("unplantable", "");
   return r;
 }
@@ -103,6 +111,7 @@ json to_json(const GauntletResult& g) {
             {"clean", clean},
             {"ignored_tests", g.ignored},
             {"unplantable", unplantable}};
+  if (g.in_lab()) j["ours_on_stock"] = g.ours_on_stock();
   if (g.vary) j["vary"] = *g.vary;
   return j;
 }
@@ -124,6 +133,7 @@ std::string to_terminal(const GauntletResult& g) {
     out += fmt::format("not counted, because not clean on a sound device: {}\n", fmt::join(g.ignored, ", "));
   out += fmt::format("caught {} of {}, right class {}, false alarms in {} of {} clean runs\n", g.caught(),
                      g.total(), g.right(), g.false_alarms(), g.clean.size());
+  if (g.in_lab()) out += fmt::format("our own checks on a stock kernel caught {}\n", g.ours_on_stock());
   return out;
 }
 

@@ -17,6 +17,7 @@ struct RowResult {
   std::string detector;
   double seconds = 0;  // until the first alarm, or all that ran
   std::string cls, expected, confidence, reason;
+  std::string kernel;        // of a driver bug: the role of the guest that showed it, or was the last not to
   std::string unplantable;   // why, where it could not be planted
   bool right_class() const;  // `expected` lists accepted ones, "a|b"
 };
@@ -37,6 +38,9 @@ struct GauntletResult {
   size_t total() const;  // rows that could be planted
   size_t caught() const;
   size_t right() const;
+  bool in_lab() const { return !rows.empty() && !rows.front().kernel.empty(); }
+  // Rows of the driver that our own checks caught on a kernel without debugging: what is our merit alone.
+  size_t ours_on_stock() const;
   size_t false_alarms() const;  // clean runs that were not silent
   int exit_code() const;        // 0 all caught, rightly named and silent; 1 not; 125 nothing run
 };
