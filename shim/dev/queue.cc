@@ -341,11 +341,11 @@ std::vector<Completion> DevQueue::reset(Deadline deadline) {
 // The driver's books. A command in pieces has several completions of the device, each with an interrupt;
 // interrupts that follow each other closely are merged on the way, so there may be fewer.
 const QueueAudit& DevQueue::audit() const {
-  kz_ioc_queue_stat s = handle_->books();
-  for (QuietDeadline grace(interrupt_grace); s.interrupts_owed > 0 && handle_->open() && !grace.passed();) {
-    ::poll(nullptr, 0, 5);
+  kz_ioc_queue_stat s;
+  seen_within(interrupt_grace, [&] {
     s = handle_->books();
-  }
+    return s.interrupts_owed == 0 || !handle_->open();
+  });
   audit_.interrupts = s.interrupts;
   audit_.completion_without_interrupt = s.interrupts_lost + s.interrupts_owed;
   audit_.interrupt_without_completion = s.interrupts > s.entries ? s.interrupts - s.entries : 0;

@@ -14,6 +14,7 @@
 #include "tools/kangzao/gauntlet/order.h"
 #include "tools/kangzao/gauntlet/plan.h"
 #include "tools/kangzao/gauntlet/result.h"
+#include "tools/kangzao/gauntlet/run_folders.h"
 #include "tools/kangzao/gauntlet/state_file.h"
 #include "tools/softtpu/fault_board.h"
 
@@ -96,7 +97,7 @@ TEST(GauntletJudge, NamesWhoseMeritAKernelLineIs) {
   EXPECT_EQ(kernel_detector("BUG: KASAN: slab-use-after-free in kz_release+0x1c/0x40"), "KASAN");
   EXPECT_EQ(kernel_detector("WARNING: possible circular locking dependency detected"), "lockdep");
   EXPECT_EQ(kernel_detector("BUG: sleeping function called from invalid context at mm/slab.h:494"),
-            "lockdep");
+            "DEBUG_ATOMIC_SLEEP");
   EXPECT_EQ(kernel_detector("kmemleak: 3 new suspected memory leaks"), "kmemleak");
   EXPECT_EQ(kernel_detector("DMA-API: kz_accel 0000:01:00.0: device driver has pending DMA allocations"),
             "DMA-API");
@@ -105,19 +106,63 @@ TEST(GauntletJudge, NamesWhoseMeritAKernelLineIs) {
 }
 
 TEST(GauntletState, KeepsWhatHasTheSameKey) {
-  std::string file = ::testing::TempDir() + "kz-state-" + std::to_string(::getpid()) + "/deep/state.jsonl";
+  const auto folder =
+      std::filesystem::path(::testing::TempDir()) / ("kz-state-" + std::to_string(::getpid()));
+  const std::string file = folder / "deep/state.jsonl";
   StateFile mine(file, "k1", "b"), other(file, "k2", "b");
-  EXPECT_TRUE(mine.read().empty());
-  mine.add({{"row", 1}});
-  other.add({{"row", 2}});
-  mine.add({{"row", 3}});
-  std::ofstream(file, std::ios::app)
-      << "{\"key\": \"k1\", \"row\"\n[]\n{\"key\": 7}\n";  // cut off, and others
-  ASSERT_EQ(mine.read().size(), 2u);
-  EXPECT_EQ(mine.read()[1]["row"], 3);
-  EXPECT_NO_THROW(StateFile("", "k", "b").add({}));
-  EXPECT_THROW(StateFile("/proc/no/such", "k", "b").add({{"row", 1}}), std::exception);
-  std::filesystem::remove_all(std::filesystem::path(file).parent_path().parent_path());
+  EXPECT_TRUE(mine.read().rows.empty());
+  mine.add(RowResult{.id = "K01", .caught = true});
+  other.add(RowResult{.id = "K02"});
+  mine.add(CleanRun{.passed = 7});
+  mine.add(CleanRun{.passed = 8}, "sid");
+  mine.add_ignored("a.b");
+  std::ofstream(file, std::ios::app) << R"({"key": "k1", "row")"
+                                        "\n[]\n{\"key\": 7}\n"
+                                     << R"({"key": "k1", "row": {"id": "K03"}})"
+                                        "\n";  // cut off, and of others
+  Finished done = mine.read();
+  ASSERT_EQ(done.rows.size(), 1u);
+  EXPECT_TRUE(done.rows.at("K01").caught);
+  EXPECT_EQ(done.clean[""].at(0).passed, 7u);
+  EXPECT_EQ(done.clean["sid"].at(0).passed, 8u);
+  EXPECT_EQ(done.ignored, std::set<std::string>{"a.b"});
+  EXPECT_NO_THROW(StateFile("", "k", "b").add_ignored("a"));
+  EXPECT_THROW(StateFile("/proc/no/such", "k", "b").add_ignored("a"), std::exception);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(GauntletJudge, SilenceOfACleanRunProvesSomethingOnlyWhereTestsRan) {
+  Judgement silent{.alarms = {}, .blocked = {}, .passed = 3};
+  EXPECT_TRUE(clean_run(silent, 1, 0, "").alarms.empty());
+  EXPECT_EQ(clean_run(silent, 1, 125, "").alarms.size(), 1u);
+  EXPECT_EQ(clean_run(silent, 1, 0, "it broke off").alarms, std::vector<std::string>{"it broke off"});
+  silent.blocked = {"a.b: no room"};
+  EXPECT_EQ(clean_run(silent, 1, 125, "").alarms, std::vector<std::string>{"blocked: a.b: no room"});
+}
+
+TEST(GauntletFolders, AreNamedOnlyAfterwardsAndGoUnlessKept) {
+  namespace fs = std::filesystem;
+  const auto keep = fs::path(::testing::TempDir()) / ("kz-folders-" + std::to_string(::getpid()));
+  {
+    RunFolders kept(keep);
+    const std::string first = kept.fresh();
+    EXPECT_NE(kept.fresh(), first);
+    fs::create_directory(first);
+    kept.done(first, "K01");
+    EXPECT_TRUE(fs::exists(first + "-K01"));
+  }
+  EXPECT_TRUE(fs::exists(keep));
+  fs::remove_all(keep);
+  std::string gone;
+  {
+    RunFolders temporary("");
+    gone = temporary.fresh();
+    fs::create_directory(gone);
+    temporary.done(gone, "K01");
+    EXPECT_FALSE(fs::exists(gone));
+    fs::create_directory(gone);
+  }
+  EXPECT_FALSE(fs::exists(fs::path(gone).parent_path()));
 }
 
 TEST(GauntletResult, CountsWhatOurChecksCatchOnAStockKernel) {

@@ -252,6 +252,25 @@ TEST_F(LabBootTest, BuildsAreKeptApartByKernel) {
   EXPECT_NE(place("tree", "one", "CONFIG_SMP=y", "0x2 printk"), first) << "other symbols";
   EXPECT_NE(place("other", "one", "CONFIG_SMP=y", "0x1 printk"), first) << "another tree";
   EXPECT_EQ(place("tree", "one", "CONFIG_SMP=y", "0x1 printk"), first);
+  auto words = [&](const std::vector<std::string>& w) {
+    return place_of_build(given_kernel(base_ + "/tree/bzImage", base_ + "/tree"), base_ + "/driver", w);
+  };
+  EXPECT_NE(words({"KZ_BUGS=1"}), first) << "another driver";
+  EXPECT_NE(words({"KZ_BUGS=1", "KZ_PLANT=K01"}), words({"KZ_BUGS=1", "KZ_PLANT=K02"}));
+}
+
+// A kernel's build tree whose Makefile shows what it was told.
+TEST_F(LabBootTest, MakeGetsTheWordsThatWereGiven) {
+  write("tree/bzImage", image_of("6.1.0-words ", std::to_string(::getpid())));
+  write("tree/Makefile", "modules:\n\techo '$(DEBUG) $(TEXT)' >$(M)/x.ko\n");
+  for (auto name : {"tree/Module.symvers", "tree/.config"}) write(name, "");
+  write("driver/Makefile", "obj-m := x.o\n");
+  auto kernel = given_kernel(base_ + "/tree/bzImage", base_ + "/tree");
+  std::vector<std::string> words{"DEBUG=7", "TEXT=two words"};
+  BuiltDriver built = build_driver(kernel, base_ + "/driver", words);
+  ASSERT_NE(built.module, "") << built.log;
+  EXPECT_EQ(content_of(built.module), "7 two words\n");
+  std::filesystem::remove_all(place_of_build(kernel, base_ + "/driver", words));
 }
 
 TEST_F(LabBootTest, RunGoesOnWithTheSamePartsOnly) {
@@ -267,6 +286,10 @@ TEST_F(LabBootTest, RunGoesOnWithTheSamePartsOnly) {
   }
   json now = before;
   now["driver"] = "d2";
+  EXPECT_THAT(other_parts(before, now), HasSubstr("driver"));
+  before["make"] = json::array();
+  now = before;
+  now["make"] = {"DEBUG=1"};
   EXPECT_THAT(other_parts(before, now), HasSubstr("driver"));
   write("x.ko", "one");
   auto first = driver_hash(base_ + "/x.ko");
@@ -287,13 +310,16 @@ TEST_F(LabBootTest, RerunLineHasAllThatMadeTheRun) {
   o.vfio = "0000:01:00.0";
   o.load = "/a.load";
   o.load_s = 5;
+  o.make = {"DEBUG=1", "V=1"};
   o.limit_s = 99;
   o.run.destructive = true;
   std::string line = rerun_line(o, given, "");
-  for (auto part : {"--kernel '/it'\\''s/bzImage'", "--device 'dev:/dev/kz1'", "--vfio '0000:01:00.0'",
-                    "--load '/a.load'", "--load-time 5", "--limit 99", "--destructive"})
+  for (auto part :
+       {"--kernel '/it'\\''s/bzImage'", "--device 'dev:/dev/kz1'", "--vfio '0000:01:00.0'",
+        "--load '/a.load'", "--load-time 5", "--limit 99", "--destructive", "--make 'DEBUG=1,V=1'"})
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_EQ(line.find("--i-know"), std::string::npos);
+  EXPECT_EQ(LabOptions::from_json(o.to_json()).make, o.make);
 }
 
 class BootWatchTest : public ::testing::Test {

@@ -1,62 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // The driver's queue and its books against devices that keep the rules and devices that break one. The rules
-// are those of shim/uapi/kz_cmd.h.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <fstream>
-#include <map>
+// are those of shim/uapi/kz_cmd.h. Those of interrupts are in tpu_queue_interrupts_test.cc.
 #include <random>
 #include <thread>
 
-#include "shim/tpu/queue.h"
 #include "tests/unit/code_of.h"
-#include "tests/unit/tpu_fake.h"
+#include "tests/unit/tpu_queue_rig.h"
 
 namespace kz::tpu {
 namespace {
-
-using fake::FakeTpu;
-using Ring = FakeTpu::Ring;
-
-class TpuQueueTest : public ::testing::Test {
- protected:
-  TpuQueueTest() {
-    auto way = std::make_unique<FakeTpu>();
-    tpu = way.get();
-    core = std::make_shared<Core>(std::move(way));
-  }
-  std::unique_ptr<TpuQueue> open(const QueueSpec& spec = {.order = 2}, uint16_t id = 1) {
-    return std::make_unique<TpuQueue>(core, id, 0, spec, nullptr);
-  }
-  // All that comes until nothing is outstanding, or for 400 ms.
-  std::vector<Completion> collect(TpuQueue& q) {
-    std::vector<Completion> all;
-    for (Deadline deadline(400ms); q.outstanding() > 0 && !deadline.passed();)
-      for (const auto& c : q.wait(Deadline(deadline.left()))) all.push_back(c);
-    return all;
-  }
-  FakeTpu* tpu;
-  std::shared_ptr<Core> core;
-};
-
-// Everything but the first four fields, by name, where it is not 0.
-std::map<std::string, uint64_t> broken(const QueueAudit& a) {
-  std::map<std::string, uint64_t> m{{"completion_without_interrupt", a.completion_without_interrupt},
-                                    {"interrupt_without_completion", a.interrupt_without_completion},
-                                    {"duplicate", a.duplicate_completion},
-                                    {"unknown", a.unknown_completion},
-                                    {"wrong_queue", a.wrong_queue},
-                                    {"bad_sq_head", a.bad_sq_head},
-                                    {"bad_phase", a.bad_phase},
-                                    {"reserved", a.reserved_set}};
-  std::erase_if(m, [](const auto& e) { return e.second == 0; });
-  EXPECT_EQ(a.clean(), m.empty());
-  return m;
-}
-using Broken = std::map<std::string, uint64_t>;
 
 // Its closing went unheard: the next owner of the number starts from a reset all the same.
 TEST_F(TpuQueueTest, TakesOverANumberThatWasLeftEnabled) {
@@ -157,154 +109,6 @@ TEST_F(TpuQueueTest, FindsTheIdOfATicket) {
   EXPECT_EQ(q->cid(first), seen[0]);
   EXPECT_EQ(q->cid(second), seen[1]);
   EXPECT_EQ(code_of([&] { q->cid(second + 1); }), Errc::not_found);
-}
-
-TEST_F(TpuQueueTest, CountsLostInterrupts) {
-  int n = 0;
-  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
-    t.post(r, t.cqe(r, c));
-    if (++n % 3 != 0) t.raise(r.vector);
-  };
-  auto q = open();
-  for (int i = 0; i < 6; ++i) {
-    auto start = Clock::now();
-    EXPECT_EQ(run(*q, {cmd::Nop{}}, 2s).status, Status::ok);
-    if (i % 3 == 2) {
-      EXPECT_GE(Clock::now() - start, 100ms) << "the interrupt gets its time";
-    }
-  }
-  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 2}}));
-  EXPECT_EQ(q->audit().interrupts, 4u);
-}
-
-TEST_F(TpuQueueTest, CountsLostInterruptsOfPolledCompletionsToo) {
-  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) { t.post(r, t.cqe(r, c)); };
-  auto q = open();
-  q->submit({cmd::Nop{}}, false);
-  EXPECT_EQ(q->poll().size(), 1u);
-  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}}));
-  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}})) << "counted once";
-}
-
-TEST_F(TpuQueueTest, ForgivesALateInterrupt) {
-  std::thread late;
-  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
-    t.post(r, t.cqe(r, c));
-    late = std::thread([&t, vector = r.vector] {
-      std::this_thread::sleep_for(30ms);
-      t.raise(vector);
-    });
-  };
-  auto q = open();
-  EXPECT_EQ(run(*q, {cmd::Nop{}}, 2s).status, Status::ok);
-  late.join();
-  EXPECT_EQ(broken(q->audit()), Broken{});
-}
-
-// Written as the kernel writes /proc/pressure/cpu: somebody waits for a processor all the time.
-class BusyHost {
- public:
-  BusyHost() : file_(::testing::TempDir() + "kz-pressure-" + std::to_string(::getpid())) {
-    std::ofstream{file_};
-    write(0);
-    ::setenv("KANGZAO_HOST_PRESSURE", file_.c_str(), 1);
-    writer_ = std::thread([this] {
-      for (Deadline since(0s); !over_; std::this_thread::sleep_for(20ms)) write(since.elapsed() / 1us);
-    });
-  }
-  ~BusyHost() {
-    over_ = true;
-    writer_.join();
-    ::unsetenv("KANGZAO_HOST_PRESSURE");
-    ::unlink(file_.c_str());
-  }
-
- private:
-  void write(int64_t us) {
-    std::ofstream(file_, std::ios::in | std::ios::out)
-        << "some avg10=0.00 avg60=0.00 avg300=0.00 total=" << us << "\n";
-  }
-
-  std::string file_;
-  std::atomic<bool> over_{false};
-  std::thread writer_;
-};
-
-// A software device was put aside between a completion and its interrupt: the host's doing.
-TEST_F(TpuQueueTest, ForgivesAnInterruptThatIsLateOnABusyHost) {
-  BusyHost busy;
-  std::thread late;
-  tpu->script = [&](FakeTpu& t, Ring& r, const kz_cmd& c) {
-    t.post(r, t.cqe(r, c));
-    late = std::thread([&t, vector = r.vector] {
-      std::this_thread::sleep_for(1s);
-      t.raise(vector);
-    });
-  };
-  auto q = open();
-  EXPECT_EQ(run(*q, {cmd::Nop{}}, 5s).status, Status::ok);
-  EXPECT_EQ(broken(q->audit()), Broken{});
-  late.join();
-  EXPECT_EQ(broken(q->audit()), Broken{});
-}
-
-TEST_F(TpuQueueTest, CountsAnInterruptThatIsLostOnABusyHost) {
-  auto busy = std::make_unique<BusyHost>();
-  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) { t.post(r, t.cqe(r, c)); };
-  auto q = open();
-  EXPECT_EQ(run(*q, {cmd::Nop{}}, 500ms).status, Status::ok) << "the wait ends by its deadline";
-  busy.reset();
-  EXPECT_EQ(broken(q->audit()), (Broken{{"completion_without_interrupt", 1}}));
-}
-
-TEST_F(TpuQueueTest, CountsInterruptsWithoutCompletion) {
-  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd& c) {
-    t.raise(r.vector);
-    t.complete(r, c);
-  };
-  auto q = open();
-  for (int i = 0; i < 5; ++i) run(*q, {cmd::Nop{}}, 1s);
-  EXPECT_EQ(broken(q->audit()), (Broken{{"interrupt_without_completion", 5}}));
-}
-
-TEST_F(TpuQueueTest, CountsInterruptsThatComeBeforeTheirCompletion) {
-  auto q = open();
-  tpu->script = [](FakeTpu& t, Ring& r, const kz_cmd&) { t.raise(r.vector); };
-  q->submit({cmd::Nop{}}, false);
-  EXPECT_TRUE(q->wait(Deadline(20ms)).empty());
-  EXPECT_EQ(q->audit().interrupt_without_completion, 1u);
-}
-
-TEST_F(TpuQueueTest, QuietCompletionsNeedNoInterrupt) {
-  auto q = open();
-  auto start = Clock::now();
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(run(*q, {.work = cmd::Nop{}, .quiet = true}, 1s).status, Status::ok);
-  EXPECT_LT(Clock::now() - start, 1s);
-  EXPECT_EQ(broken(q->audit()), Broken{});
-  EXPECT_EQ(q->audit().interrupts, 0u);
-}
-
-TEST_F(TpuQueueTest, SharedVectorsAreNotJudged) {
-  auto a = open({.order = 2, .vector = 3}, 1), b = open({.order = 2, .vector = 3}, 2);
-  for (int i = 0; i < 10; ++i) {
-    a->submit({cmd::Nop{}}, false);
-    EXPECT_EQ(run(*b, {cmd::Nop{}}, 1s).status, Status::ok);
-    EXPECT_EQ(collect(*a).size(), 1u);
-  }
-  EXPECT_EQ(broken(a->audit()), Broken{});
-  EXPECT_EQ(broken(b->audit()), Broken{});
-  EXPECT_EQ(core->vectors.counts()[3], 20u);
-}
-
-TEST_F(TpuQueueTest, SomebodyElseMayCountTheInterrupts) {
-  auto q = open();
-  for (int i = 0; i < 5; ++i) {
-    q->submit({cmd::Nop{}}, false);
-    core->vectors.counts();  // takes it off the eventfd
-    EXPECT_EQ(collect(*q).size(), 1u);
-  }
-  EXPECT_EQ(broken(q->audit()), Broken{});
-  EXPECT_EQ(core->vectors.counts()[1], 5u);
 }
 
 TEST_F(TpuQueueTest, CountsDuplicates) {

@@ -44,23 +44,12 @@ void check_output(const std::string& file) {
 }
 
 int lab_command(const GauntletArgs& a) {
-  const auto& o = a.options;
-  gauntlet::LabGauntlet gauntlet({.rows = o.rows,
-                                  .tests = o.tests,
-                                  .kernels = a.kernels,
-                                  .clean = o.clean,
-                                  .full = o.full,
-                                  .vary = o.vary,
-                                  .profile = o.profile,
-                                  .seed = o.seed,
-                                  .resume = o.resume,
-                                  .state = o.state,
-                                  .keep = o.keep},
-                                 progress);
+  gauntlet::LabGauntlet gauntlet(a.options, a.kernels, progress);
   if (a.list) {
     for (auto& [bug, argument] : gauntlet.plan())
       fmt::print("{:4} {:<50} {:<24} {}\n", bug.id, bug.title, bug.cls,
-                 bug.last == 0 ? "" : std::to_string(argument));
+                 fmt::format("{}{}", bug.last == 0 ? "" : std::to_string(argument),
+                             bug.needs_debug ? " (debug kernel)" : ""));
     return 0;
   }
   check_output(a.output);
@@ -98,10 +87,11 @@ void add_options(CLI::App& sub, GauntletArgs& a) {
   sub.add_flag("--resume", o.resume, "take finished rows of the same build and options from the state file");
   sub.add_option("--state", o.state, "where finished rows are kept")->capture_default_str();
   sub.add_option("--keep", o.keep, "keep the journals of all runs in this folder");
-  sub.add_flag("--lab", a.lab, "plant the bugs of the kernel driver, one guest a bug; as root");
+  auto* lab = sub.add_flag("--lab", a.lab, "plant the bugs of the kernel driver, one guest a bug; as root");
   sub.add_option("--kernels", a.kernels,
                  "with --lab: a bug goes to these in turn until one shows it; clean runs on each")
       ->delimiter(',')
+      ->needs(lab)
       ->capture_default_str();
   sub.add_flag("--list", a.list, "only show what would be planted");
   sub.add_flag("--json", a.json, "result as one JSON document");

@@ -151,10 +151,7 @@ int shell_command(const ShellArgs& a) {
   lab::need_root();
   become_subreaper();
   catch_signals();
-  auto missing = lab::missing_roots(a.image.empty() ? std::vector{a.kernel} : std::vector<std::string>{},
-                                    a.qemu.empty());
-  lab::check_room(missing);
-  for (auto& role : missing) lab::run_script("roots.sh", {"get", role}, 3600s);
+  lab::fetch_missing(a.image.empty() ? std::vector{a.kernel} : std::vector<std::string>{}, a.qemu.empty());
   bool named = !a.output.empty();
   std::string directory = fs::absolute(named ? a.output : new_run_directory());
   fs::create_directories(directory + "/boot-1");
@@ -241,7 +238,8 @@ void add_lab_options(CLI::App& sub, LabArgs& a) {
   sub.add_option("--modules", o.modules,
                  "its modules: what modules_install made, with a build link, or its build tree");
   sub.add_option("--driver", o.driver, "sources of a module, or a .ko, instead of the reference driver");
-  sub.add_option("--make", o.make, "more words for the make that builds the driver: DEBUG=1,V=1")->delimiter(',');
+  sub.add_option("--make", o.make, "more words for the make that builds the driver: DEBUG=1,V=1")
+      ->delimiter(',');
   sub.add_option("--vfio-user", o.vfio_user, "socket of a device model instead of the software TPU");
   sub.add_option("--vfio", o.vfio, "PCI address of a real board, bound to vfio-pci, for guest after guest");
   sub.add_option("--tpu", o.tpu, "options of the software TPU: hbm=64M,irq=msi");

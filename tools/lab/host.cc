@@ -166,6 +166,15 @@ void check_room(const std::vector<std::string>& missing) {
                  "make room, or name another folder in XDG_CACHE_HOME", 0});
 }
 
+void fetch_missing(const std::vector<std::string>& roles, bool qemu) {
+  auto missing = missing_roots(roles, qemu);
+  check_room(missing);
+  for (auto& role : missing) {
+    say(fmt::format("lab: fetching {}\n", role));
+    run_script("roots.sh", {"get", role}, std::chrono::seconds(3600));
+  }
+}
+
 void need_root() {
   if (::geteuid() != 0)
     throw Error({Errc::permission, "start", "the lab", "extracting and entering Debian roots needs root",

@@ -37,6 +37,10 @@ std::vector<std::string> missing_roots(const std::vector<std::string>& roles, bo
 // Error(no_memory) when the file system of the cache has less.
 void check_room(const std::vector<std::string>& missing);
 
+// Fetches what is missing of them, after a look at the room. Says what it fetches. Throws as check_room() and
+// run_script().
+void fetch_missing(const std::vector<std::string>& roles, bool qemu);
+
 // Throws Error(permission): extracting and entering roots, and vhost-less 9p shares, need root.
 void need_root();
 

@@ -109,12 +109,7 @@ bool Lab::is_lab_run(const std::string& directory) {
 void Lab::prepare() {
   auto roles = options_.kernel.empty() ? options_.kernels : std::vector<std::string>{};
   if (!options_.qemu.empty()) find_qemu(options_.qemu);
-  auto missing = missing_roots(roles, options_.qemu.empty());
-  check_room(missing);
-  for (auto& role : missing) {
-    say(fmt::format("lab: fetching {}\n", role));
-    run_script("roots.sh", {"get", role}, 3600s);
-  }
+  fetch_missing(roles, options_.qemu.empty());
   qemu_ = find_qemu(options_.qemu);
   for (auto& role : roles) plans_.push_back({.kernel = find_kernel(role)});
   if (!options_.kernel.empty()) plans_.push_back({.kernel = given_kernel(options_.kernel, options_.modules)});

@@ -51,7 +51,7 @@ class DmaTable final : public HostBus {
   size_t windows() const;
 
   // A server may ask only for what its client has mapped, and refuses the rest itself. Hardware puts every address on
-  // the bus, where an IOMMU refuses it and says so: with this, what is in no window is asked for by messages.
+  // the bus, where an IOMMU refuses it and says so: with this, what no window allows is asked for by messages.
   void ask_for_unmapped(bool on) { ask_for_unmapped_ = on; }
   // Memory space of the bus: off while bus mastering is off, in D3hot and when the device is gone.
   void set_bus_master(bool on) { bus_master_ = on; }

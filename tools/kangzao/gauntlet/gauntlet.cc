@@ -2,7 +2,6 @@
 #include "tools/kangzao/gauntlet/gauntlet.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -44,10 +43,6 @@ std::string state_key(const GauntletOptions& o, const std::string& build,
   return fmt::format("{:016x}", hash.value());
 }
 
-std::string describe(const Alarm& a) {
-  return fmt::format("{}: {}: {}", a.test, to_string(a.verdict), a.reason);
-}
-
 }  // namespace
 
 std::string build_fingerprint(const std::string& directory) {
@@ -73,38 +68,7 @@ Gauntlet::Gauntlet(GauntletOptions options, std::function<void(const std::string
     : options_(std::move(options)), say_(std::move(say)), tests_(choose_tests(options_)) {
   build_ = build_fingerprint(program_directory());
   state_.emplace(options_.state, state_key(options_, build_, tests_), build_);
-  if (options_.resume) load_state();
-}
-
-void Gauntlet::make_base() {
-  bool keep = !options_.keep.empty();
-  std::string pattern = (fs::temp_directory_path() / "kz-gauntlet-XXXXXX").string();
-  if (keep)
-    fs::create_directories(base_ = options_.keep);
-  else if (::mkdtemp(pattern.data()) == nullptr)
-    throw_errno("create folder", pattern);
-  else
-    base_ = pattern;
-}
-
-// Tests are told their run's folder, so its name must not say what is planted.
-std::string Gauntlet::fresh_directory() { return fmt::format("{}/{:03}", base_, ++runs_); }
-
-void Gauntlet::name_directory(const std::string& directory, const std::string& name) {
-  std::error_code ec;
-  fs::rename(directory, directory + "-" + name, ec);  // where it cannot be, the number must do
-}
-
-void Gauntlet::load_state() {
-  for (const json& j : state_->read()) {
-    try {
-      if (j.contains("row")) done_rows_[j["row"].at("id")] = row_from_json(j["row"]);
-      if (j.contains("clean")) done_clean_.push_back(clean_from_json(j["clean"]));
-      if (j.contains("ignored")) ignored_.insert(j["ignored"].get<std::string>());
-    } catch (const json::exception&) {
-      continue;  // a line that another version wrote
-    }
-  }
+  if (options_.resume) done_ = state_->read();
 }
 
 bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, std::string>& device) {
@@ -115,16 +79,16 @@ bool Gauntlet::clean_alone(const std::string& test, const std::map<std::string, 
                .tests = {test},
                .profile = options_.profile,
                .seed = options_.seed,
-               .directory = fresh_directory()};
+               .directory = folders_->fresh()};
   auto result = run_once(spec, stop_);
-  name_directory(spec.directory, "sound");
+  folders_->done(spec.directory, "sound");
   if (stop_()) return false;
   auto said = judge(*result.journal);
   bool clean = said.alarms.empty() && said.passed == 1;
   confirmed_[key] = clean;
   if (clean) return true;
-  ignored_.insert(test);
-  state_->add({{"ignored", test}});
+  done_.ignored.insert(test);
+  state_->add_ignored(test);
   say_(fmt::format("{} is not clean on a sound device: its alarms do not count", test));
   return false;
 }
@@ -134,27 +98,27 @@ RowResult Gauntlet::run_row(const Planting& planting) {
   for (;;) {
     std::vector<std::string> tests;
     for (const auto& t : tests_)
-      if (!ignored_.contains(t)) tests.push_back(t);
+      if (!done_.ignored.contains(t)) tests.push_back(t);
     RunSpec spec{.device = planting.device,
                  .fault = planting.fault,
                  .tests = tests,
                  .profile = options_.profile,
                  .seed = options_.seed,
                  .stop_on_fail = !options_.full,
-                 .directory = fresh_directory()};
+                 .directory = folders_->fresh()};
     auto start = Clock::now();
     RunResult result = run_once(spec, stop_);
-    name_directory(spec.directory, row.id);
+    folders_->done(spec.directory, row.id);
     if (stop_()) return row;
     row.unplantable = result.unplantable;
     if (!row.unplantable.empty()) return row;
-    Judgement said = judge(*result.journal, ignored_);
+    Judgement said = judge(*result.journal, done_.ignored);
     // An alarm counts only when the same test is silent on a sound device.
     bool counts = std::ranges::all_of(said.alarms,
                                       [&](const Alarm& a) { return clean_alone(a.test, planting.device); });
     if (!counts) {
       if (!options_.full) continue;
-      said = judge(*result.journal, ignored_);
+      said = judge(*result.journal, done_.ignored);
     }
     row.cls = to_string(said.diagnosis.cls);
     row.confidence = to_string(said.diagnosis.confidence);
@@ -178,60 +142,45 @@ CleanRun Gauntlet::run_clean(unsigned n) {
                .profile = options_.profile,
                .seed = options_.seed + n,
                .stop_on_fail = false,
-               .directory = fresh_directory()};
+               .directory = folders_->fresh()};
   RunResult run = run_once(spec, stop_);
-  name_directory(spec.directory, "clean");
+  folders_->done(spec.directory, "clean");
   if (stop_()) return {};
-  auto said = judge(*run.journal);
-  CleanRun clean{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
-                 .passed = said.passed,
-                 .alarms = {}};
-  for (const Alarm& a : said.alarms) clean.alarms.push_back(describe(a));
-  for (const auto& b : said.blocked) clean.alarms.push_back("blocked: " + b);
-  if (!run.broken_off.empty()) clean.alarms.push_back(run.broken_off);
-  // Silence proves something only where the tests ran.
-  else if (run.exit_status != 0 && clean.alarms.empty())
-    clean.alarms.push_back(
-        fmt::format("the run ended with exit status {}, {} tests passed", run.exit_status, said.passed));
-  return clean;
-}
-
-Gauntlet::~Gauntlet() {
-  std::error_code ec;
-  if (options_.keep.empty()) fs::remove_all(base_, ec);
+  return clean_run(judge(*run.journal), std::chrono::duration<double>(Clock::now() - start).count(),
+                   run.exit_status, run.broken_off);
 }
 
 GauntletResult Gauntlet::run(const std::function<bool()>& stop) {
   stop_ = stop;
   auto rows = select_rows(options_.rows);
-  make_base();
+  folders_.emplace(options_.keep);
   GauntletResult result{.build = build_, .vary = options_.vary};
   for (softtpu::Row r : rows) {
     if (stop()) break;
     Planting planting = plan_row(r, options_.vary, options_.hbm);
-    if (auto it = done_rows_.find(planting.id); it != done_rows_.end()) {
+    if (auto it = done_.rows.find(planting.id); it != done_.rows.end()) {
       result.rows.push_back(it->second);
       continue;
     }
     RowResult row = run_row(planting);
     if (stop()) break;  // broken off: it says nothing
     result.rows.push_back(std::move(row));
-    state_->add({{"row", to_json(result.rows.back())}});
+    state_->add(result.rows.back());
     say_(row_line(result.rows.back()));
   }
-  result.clean = done_clean_;
+  result.clean = done_.clean[""];
   if (result.clean.size() > options_.clean) result.clean.resize(options_.clean);
   while (result.clean.size() < options_.clean && !stop()) {
     auto n = static_cast<unsigned>(result.clean.size());
     CleanRun run = run_clean(n);
     if (stop()) break;
     result.clean.push_back(std::move(run));
-    state_->add({{"clean", to_json(result.clean.back())}});
+    state_->add(result.clean.back());
     const CleanRun& c = result.clean.back();
     say_(fmt::format("clean run {}: {} passed, {} alarms, {:.1f} s", n + 1, c.passed, c.alarms.size(),
                      c.seconds));
   }
-  result.ignored.assign(ignored_.begin(), ignored_.end());
+  result.ignored.assign(done_.ignored.begin(), done_.ignored.end());
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include "tools/kangzao/gauntlet/plan.h"
 #include "tools/kangzao/gauntlet/result.h"
+#include "tools/kangzao/gauntlet/run_folders.h"
 #include "tools/kangzao/gauntlet/state_file.h"
 
 namespace kz::gauntlet {
@@ -30,8 +31,6 @@ class Gauntlet {
  public:
   // `say`: one line of progress. Throws Error(usage) for globs that name nothing.
   Gauntlet(GauntletOptions options, std::function<void(const std::string&)> say);
-  ~Gauntlet();
-  Gauntlet(const Gauntlet&) = delete;
   // Rows, then clean runs. `stop` is asked all the time; what is whole by then is returned.
   GauntletResult run(const std::function<bool()>& stop);
 
@@ -40,22 +39,16 @@ class Gauntlet {
   CleanRun run_clean(unsigned n);
   // Is the test clean on a sound device of this kind, alone? Asked once a kind.
   bool clean_alone(const std::string& test, const std::map<std::string, std::string>& device);
-  std::string fresh_directory();
-  static void name_directory(const std::string& directory, const std::string& name);
-  void make_base();
-  void load_state();
 
   GauntletOptions options_;
   std::function<void(const std::string&)> say_;
   std::function<bool()> stop_;
   std::vector<std::string> tests_;
-  std::string build_, base_;
+  std::string build_;
   std::optional<StateFile> state_;
+  std::optional<RunFolders> folders_;
   std::map<std::string, bool> confirmed_;
-  std::set<std::string> ignored_;
-  std::map<std::string, RowResult> done_rows_;
-  std::vector<CleanRun> done_clean_;
-  unsigned runs_ = 0;
+  Finished done_;
 };
 
 // Stands for the programs that are measured: changes with every one of them.

@@ -46,7 +46,7 @@ std::string_view kernel_detector(std::string_view line) {
                                     {"lock held when", "lockdep"},
                                     {"inconsistent lock state", "lockdep"},
                                     {"suspicious RCU usage", "lockdep"},
-                                    {"sleeping function called", "lockdep"},
+                                    {"sleeping function called", "DEBUG_ATOMIC_SLEEP"},
                                     {"blocked for more than", "hung task"}};
   for (auto& [words, who] : known)
     if (line.find(words) != std::string_view::npos) return who;
@@ -79,6 +79,19 @@ Judgement judge(const Journal& journal, const std::set<std::string>& ignored) {
   }
   out.diagnosis = triage::classify(facts, verdicts);
   return out;
+}
+
+CleanRun clean_run(const Judgement& said, double seconds, int exit_status, const std::string& broken_off) {
+  CleanRun run{.seconds = seconds, .passed = said.passed, .alarms = {}};
+  for (const Alarm& a : said.alarms)
+    run.alarms.push_back(fmt::format("{}: {}: {}", a.test, to_string(a.verdict), a.reason));
+  for (const auto& b : said.blocked) run.alarms.push_back("blocked: " + b);
+  if (!broken_off.empty())
+    run.alarms.push_back(broken_off);
+  else if (exit_status != 0 && run.alarms.empty())
+    run.alarms.push_back(
+        fmt::format("the run ended with exit status {}, {} tests passed", exit_status, said.passed));
+  return run;
 }
 
 }  // namespace kz::gauntlet

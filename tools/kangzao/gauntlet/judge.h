@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/journal/reader.h"
+#include "tools/kangzao/gauntlet/result.h"
 #include "tools/triage/classify.h"
 
 namespace kz::gauntlet {
@@ -28,10 +29,14 @@ struct Judgement {
 };
 
 // Whose merit a line of the kernel log is: "KASAN", "KCSAN", "UBSAN", "lockdep", "kmemleak", "DMA-API", "hung
-// task", else "kernel log".
+// task", "DEBUG_ATOMIC_SLEEP", else "kernel log".
 std::string_view kernel_detector(std::string_view line);
 
 // Tests in `ignored` give no alarm and no evidence.
 Judgement judge(const Journal& journal, const std::set<std::string>& ignored = {});
+
+// A run without a fault. What is wrong with it are its alarms, blocked tests among them; silence proves
+// something only where the tests ran. `broken_off`: why the run did not come to its end; empty: it did.
+CleanRun clean_run(const Judgement& said, double seconds, int exit_status, const std::string& broken_off);
 
 }  // namespace kz::gauntlet

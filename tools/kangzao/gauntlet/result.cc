@@ -121,7 +121,8 @@ std::string row_line(const RowResult& r) {
   if (!r.caught) return fmt::format("{:4} MISSED   {:>6.1f} s", r.id, r.seconds);
   std::string by = r.by.front() + (r.by.size() > 1 ? fmt::format(" and {} more", r.by.size() - 1) : "");
   std::string cls = r.right_class() ? r.cls : fmt::format("{} (WRONG, expected {})", r.cls, r.expected);
-  return fmt::format("{:4} caught   {:>6.1f} s  {:<32} {:<40} {}", r.id, r.seconds, by, r.detector, cls);
+  std::string who = r.kernel.empty() ? r.detector : fmt::format("{} on {}", r.detector, r.kernel);
+  return fmt::format("{:4} caught   {:>6.1f} s  {:<32} {:<40} {}", r.id, r.seconds, by, who, cls);
 }
 
 std::string to_terminal(const GauntletResult& g) {

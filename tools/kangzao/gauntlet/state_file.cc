@@ -10,17 +10,34 @@ namespace kz::gauntlet {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::vector<json> StateFile::read() const {
-  std::vector<json> out;
+Finished StateFile::read() const {
+  Finished out;
   std::ifstream in(path_);
   for (std::string line; std::getline(in, line);) {
     json j = json::parse(line, nullptr, false);
-    if (j.is_object() && j.value("key", json()) == key_) out.push_back(std::move(j));
+    if (!j.is_object() || j.value("key", json()) != key_) continue;
+    try {
+      if (j.contains("row")) out.rows[j["row"].at("id")] = row_from_json(j["row"]);
+      if (j.contains("clean")) out.clean[j.value("kernel", "")].push_back(clean_from_json(j["clean"]));
+      if (j.contains("ignored")) out.ignored.insert(j["ignored"].get<std::string>());
+    } catch (const json::exception&) {
+      continue;  // a line that another version wrote
+    }
   }
   return out;
 }
 
-void StateFile::add(json record) const {
+void StateFile::add(const RowResult& row) const { write({{"row", to_json(row)}}); }
+
+void StateFile::add(const CleanRun& run, const std::string& kernel) const {
+  json j = {{"clean", to_json(run)}};
+  if (!kernel.empty()) j["kernel"] = kernel;
+  write(std::move(j));
+}
+
+void StateFile::add_ignored(const std::string& test) const { write({{"ignored", test}}); }
+
+void StateFile::write(json record) const {
   if (path_.empty()) return;
   fs::path path(path_);
   if (path.has_parent_path()) fs::create_directories(path.parent_path());
