@@ -38,14 +38,6 @@ struct user {
 	struct io_uring ring;
 };
 
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static unsigned int rounds(void)
 {
 	const char *text = getenv("KZ_ROUNDS");

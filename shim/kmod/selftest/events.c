@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "selftest.h"
@@ -21,14 +20,6 @@ struct errors {
 	unsigned int seen, recovered; /* non-fatal and fatal, of the driver */
 	unsigned long port; /* all that the kernel has counted at the port above */
 };
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static void ask_for(const char *name)
 {
@@ -76,7 +67,7 @@ static void look(const struct kz_info *i, struct errors *e)
 static void wait_for(const struct dev *d, bool (*done)(const struct errors *now, const struct errors *before),
 		     const struct errors *before, const char *what)
 {
-	double start = now();
+	double start = seconds();
 	struct errors e;
 
 	do {
@@ -84,7 +75,7 @@ static void wait_for(const struct dev *d, bool (*done)(const struct errors *now,
 		if (done(&e, before))
 			return;
 		poll(NULL, 0, 20);
-	} while (now() - start < PATIENCE);
+	} while (seconds() - start < PATIENCE);
 	printf("  %s did not come: seen %u, was %u, recovered %u, was %u, at the port %lu, was %lu\n", what, e.seen,
 	       before->seen, e.recovered, before->recovered, e.port, before->port);
 	fail(__FILE__, __LINE__, what, 0, 1);
@@ -99,7 +90,7 @@ static unsigned int fly_into(struct dev *d, struct kz_cmd *c)
 	struct pollfd p = { .fd = d->fd, .events = POLLPRI };
 	struct kz_done done[32];
 	unsigned int i, lost = 0;
-	double start = now();
+	double start = seconds();
 	uint32_t got;
 
 	do {
@@ -109,7 +100,7 @@ static unsigned int fly_into(struct dev *d, struct kz_cmd *c)
 			submit(d, c, got, NULL); /* refused once the queue is dead */
 		for (i = 0; i < got; i++)
 			lost += done[i].status == KZ_ST_LOST;
-	} while (!poll(&p, 1, 0) && now() - start < PATIENCE);
+	} while (!poll(&p, 1, 0) && seconds() - start < PATIENCE);
 	CHECK(p.revents & POLLPRI, POLLPRI);
 	return lost;
 }
@@ -145,12 +136,12 @@ static unsigned int land(struct dev *d)
 	struct kz_ioc_queue_stat s = { .argsz = sizeof(s), .queue = d->queue };
 	struct kz_done done[32];
 	unsigned int i, lost = 0;
-	double start = now();
+	double start = seconds();
 	uint32_t got;
 
 	do {
 		CHECK(call(d->fd, KZ_IOC_QUEUE_STAT, &s), 0);
-	} while (s.outstanding && now() - start < PATIENCE && !poll(NULL, 0, 5));
+	} while (s.outstanding && seconds() - start < PATIENCE && !poll(NULL, 0, 5));
 	CHECK(s.outstanding, 0);
 	CHECK(s.submitted, s.completed + s.lost);
 	if (reap(d->fd, d->queue, done, 32, 0, 0, &got) == -ESTALE)

@@ -107,6 +107,14 @@ int reap(int fd, uint32_t queue, struct kz_done *to, uint32_t max, uint32_t min,
 	return rc;
 }
 
+double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
 int run(struct dev *d, const struct kz_cmd *cmd, uint64_t *result)
 {
 	struct kz_done done = { 0 };

@@ -52,6 +52,7 @@ int run(struct dev *d, const struct kz_cmd *cmd, uint64_t *result);
 struct kz_cmd cmd_copy(uint64_t dst, uint8_t dst_space, uint64_t src, uint8_t src_space, uint64_t len);
 void fill_pattern(uint8_t *p, size_t n, uint32_t seed);
 bool faults(volatile uint8_t *p); /* reading it raises SIGBUS */
+double seconds(void); /* of a steady clock */
 uint32_t crc32c(const uint8_t *p, size_t n);
 
 extern const struct test basic_tests[], abi_tests[], uring_tests[], life_tests[], remove_tests[], races_tests[], endings_tests[],

@@ -141,14 +141,6 @@ static void t_full(void)
 	dev_close(&d);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 /* Fenced commands end in order, and so does what the ring says. */
 static void t_order(void)
 {
@@ -236,7 +228,7 @@ static double by_ring(struct io_uring *ring, struct dev *d, uint32_t op, unsigne
 {
 	struct kz_cmd nop = { 0 };
 	unsigned int i, j, n;
-	double start = now();
+	double start = seconds();
 
 	for (i = 0; i < ROUNDS; i++) {
 		for (j = 0; j < BATCH; j++)
@@ -249,7 +241,7 @@ static double by_ring(struct io_uring *ring, struct dev *d, uint32_t op, unsigne
 			*most = n > *most ? n : *most;
 		}
 	}
-	return (now() - start) * 1e9 / ROUNDS / BATCH;
+	return (seconds() - start) * 1e9 / ROUNDS / BATCH;
 }
 
 /* The same by ioctl: a batch in one call where `batch`, else two calls a command. */
@@ -257,7 +249,7 @@ static double by_ioctl(struct dev *d, unsigned int batch)
 {
 	struct kz_cmd nops[BATCH] = { { 0 } };
 	struct kz_done done[BATCH];
-	double start = now();
+	double start = seconds();
 	unsigned int i;
 	uint32_t n;
 
@@ -266,7 +258,7 @@ static double by_ioctl(struct dev *d, unsigned int batch)
 		CHECK(reap(d->fd, d->queue, done, batch, batch, 20000000000ll, &n), 0);
 		CHECK(n, batch);
 	}
-	return (now() - start) * 1e9 / ROUNDS / BATCH;
+	return (seconds() - start) * 1e9 / ROUNDS / BATCH;
 }
 
 /* Prices, for the record: a command that ends at once, and a NOP of the device, by io_uring and by ioctl. */
@@ -283,13 +275,13 @@ static void t_rate(void)
 		CHECK(io_uring_queue_init(64, &ring, flags), 0);
 	empty = by_ring(&ring, &d, KZ_URING_NOP, &most);
 	ring_nop = by_ring(&ring, &d, KZ_URING_SUBMIT, &most);
-	call_empty = now();
+	call_empty = seconds();
 	for (i = 0; i < ROUNDS * BATCH; i++) {
 		memset(&info, 0, sizeof(info));
 		info.argsz = sizeof(info);
 		CHECK(call(d.fd, KZ_IOC_INFO, &info), 0);
 	}
-	call_empty = (now() - call_empty) * 1e9 / ROUNDS / BATCH;
+	call_empty = (seconds() - call_empty) * 1e9 / ROUNDS / BATCH;
 	call_nop = by_ioctl(&d, BATCH);
 	call_single = by_ioctl(&d, 1);
 	printf("  ends at once: io_uring %.0f ns, ioctl %.0f ns, ratio %.2f\n", empty, call_empty, call_empty / empty);
