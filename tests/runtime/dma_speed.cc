@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shim/base/host_load.h"
+#include "shim/base/sanitized.h"
 #include "tests/harness/diagnose.h"
 #include "tests/harness/host_area.h"
-#include "shim/base/host_load.h"
 #include "tests/harness/stats.h"
 #include "tests/harness/test.h"
 
@@ -16,7 +17,9 @@ namespace {
 
 constexpr uint64_t kPiece = uint64_t{1} << 20;
 constexpr int kBatch = 4;
-constexpr double kLeast = 0.55;  // of the limit
+// Of the limit. A software device with a sanitizer in it copies at a third of what memcpy does, which has
+// none in it.
+constexpr double kLeast = kSanitized ? 0.2 : 0.55;
 constexpr size_t kQuietRounds = 25;
 
 // Payload bytes per second that the link can carry, 0 where it cannot be told: rate x lanes x encoding x
@@ -54,8 +57,8 @@ KZ_TEST(
   auto queue = open_queue(*context);
   HostArea host(device(), {.size = {2 * kPiece}});
   auto hbm = context->alloc({kBatch * kPiece});
-  // Laid out as the device's own copies are, host area and HBM: a smaller source would stay in a cache that the
-  // device's copies do not fit in.
+  // Laid out as the device's own copies are, host area and HBM: a smaller source would stay in a cache that
+  // the device's copies do not fit in.
   std::vector<std::byte> a(kBatch * kPiece, std::byte{1}), b(host.bytes().size(), std::byte{1});
   std::ranges::fill(host.bytes(), std::byte{1});
   const bool stamps = caps().has(Cap::timestamp);
