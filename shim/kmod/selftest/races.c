@@ -21,7 +21,7 @@ static atomic_int running;
  * notice. */
 static struct kz_cmd slow(const struct dev *d)
 {
-	uint32_t dim = d->info.max_dim < 512 ? d->info.max_dim : 512;
+	uint32_t dim = d->info.max_dim < 2048 ? d->info.max_dim : 2048;
 	struct kz_ioc_hbm h = { .argsz = sizeof(h), .ctx = d->ctx, .len = 3ull * dim * dim * sizeof(float) };
 	struct kz_cmd c = { .opcode = KZ_OP_MATMUL };
 
