@@ -48,7 +48,9 @@ int lab_command(LabArgs& a) {
   for (auto* path : {&o.kernel, &o.modules, &o.driver, &o.vfio_user, &o.load})
     if (!path->empty()) *path = fs::absolute(*path).lexically_normal();
   // Through pci: alone nothing of the levels above can be done; --device may name a better way.
-  if (!o.driver.empty() && o.device.empty() && o.run.selection.levels.empty()) o.run.selection.levels = {1};
+  if (!o.driver.empty() && o.device.empty() && o.run.selection.levels.empty() &&
+      o.run.selection.groups.empty())
+    o.run.selection.levels = {1};
   become_subreaper();
   catch_signals();
   bool named = !a.output.empty();
@@ -76,9 +78,14 @@ int list_kernels() {
 }
 
 constexpr unsigned shell_limit_s = 600;
+constexpr const char* pci_help =
+    "a device model of QEMU's own below the root port instead of the software TPU: edu, igb,netdev=n0";
+constexpr const char* qemu_words_help = "more words for QEMU, for what such a device needs";
+constexpr const char* with_help = "a kernel module that modprobe shall find";
+constexpr const char* add_help = "FILE:PLACE, a file for the guest";
 
 struct ShellArgs {
-  std::string kernel, image, modules, output, tpu, append, run, qemu;
+  std::string kernel, image, modules, output, tpu, pci, append, run, qemu, qemu_words;
   std::vector<std::string> add, with;
   bool no_tpu = false, no_driver = false, iommu = false, gdb = false, private_memory = false;
   unsigned message_timeout_ms = 10000, memory_mib = 1024;
@@ -100,6 +107,13 @@ lab::GuestSpec shell_guest(const ShellArgs& a, const std::string& directory) {
   spec.shared_memory = !a.private_memory;
   if (a.no_tpu) spec.board = lab::Board::none;
   if (!a.tpu.empty()) spec.softtpu = parse_uri("softtpu:" + a.tpu).options;
+  if (!a.pci.empty()) {
+    if (!a.tpu.empty() || a.no_tpu)
+      throw Error({Errc::usage, "read --pci", a.pci, "it stands in the place of the software TPU", "", 0});
+    spec.board = lab::Board::qemu;
+    spec.target = a.pci;
+  }
+  spec.qemu_words = lab::split_words(a.qemu_words);
   std::string script = a.run.empty() ? "cd /root; setsid cttyhack sh </dev/ttyS0 >/dev/ttyS0 2>&1\n"
                                      : "(" + a.run + "\n) >/dev/ttyS0 2>&1\necho $? >$boot/status\n";
   if (!a.no_driver) {
@@ -115,14 +129,7 @@ lab::GuestSpec shell_guest(const ShellArgs& a, const std::string& directory) {
   for (auto& e : fs::directory_iterator(program_directory()))
     if (std::string name = e.path().filename(); name == "kangzao" || name.starts_with("kz-test-"))
       spec.files.push_back({.path = "usr/bin/" + name, .source = e.path(), .program = true});
-  for (auto& pair : a.add) {
-    auto colon = pair.find(':');
-    if (colon == std::string::npos) throw Error({Errc::usage, "read --add", pair, "wants FILE:PLACE", "", 0});
-    std::string source = pair.substr(0, colon), place = pair.substr(colon + 1);
-    if (place.ends_with("/")) place += fs::path(source).filename();
-    while (place.starts_with("/")) place.erase(0, 1);
-    spec.files.push_back({.path = place, .source = source, .program = ::access(source.c_str(), X_OK) == 0});
-  }
+  for (auto& pair : a.add) spec.files.push_back(lab::added_file(pair));
   return spec;
 }
 
@@ -226,6 +233,8 @@ void add_lab_options(CLI::App& sub, LabArgs& a) {
       ->capture_default_str();
   sub.add_option("--filter", o.run.selection.filters, "only tests with these ids (* and ?)")
       ->allow_extra_args(false);
+  sub.add_option("--group", o.run.selection.groups, "only tests of these groups; kmod: the driver's own life")
+      ->allow_extra_args(false);
   sub.add_option("--level", o.run.selection.levels, "1 to 4")
       ->check(CLI::Range(1, 4))
       ->allow_extra_args(false);
@@ -243,6 +252,12 @@ void add_lab_options(CLI::App& sub, LabArgs& a) {
   sub.add_option("--vfio-user", o.vfio_user, "socket of a device model instead of the software TPU");
   sub.add_option("--vfio", o.vfio, "PCI address of a real board, bound to vfio-pci, for guest after guest");
   sub.add_option("--tpu", o.tpu, "options of the software TPU: hbm=64M,irq=msi");
+  sub.add_option("--pci", o.pci, pci_help);
+  sub.add_option("--qemu-words", o.qemu_words, qemu_words_help);
+  sub.add_option("--with", o.with, with_help)->allow_extra_args(false);
+  sub.add_option("--add", o.add, add_help)->allow_extra_args(false);
+  sub.add_option("--load-command", o.run.load_command,
+                 "with --driver: a shell text that loads the device in the guest until it is ended");
   sub.add_option("--load", o.load, "a load profile to run after the tests");
   sub.add_option("--load-time", o.load_s, "seconds of it")
       ->check(CLI::Range(1, 1000000))
@@ -273,10 +288,12 @@ void add_shell(CLI::App& parent, int& exit_status) {
                   "run this text in the guest's shell, then power off; its exit status is ours");
   sub->add_option("--limit", a->limit_s, "seconds until the guest is ended (default: 600 with --run)")
       ->check(CLI::Range(1, 1000000));
-  sub->add_option("--add", a->add, "FILE:PLACE, a file for the guest")->allow_extra_args(false);
-  sub->add_option("--with", a->with, "a kernel module that modprobe shall find")->allow_extra_args(false);
+  sub->add_option("--add", a->add, add_help)->allow_extra_args(false);
+  sub->add_option("--with", a->with, with_help)->allow_extra_args(false);
   sub->add_option("--append", a->append, "more kernel parameters");
   sub->add_option("--tpu", a->tpu, "options of the software TPU");
+  sub->add_option("--pci", a->pci, pci_help);
+  sub->add_option("--qemu-words", a->qemu_words, qemu_words_help);
   sub->add_option("--memory", a->memory_mib, "MiB of the guest")
       ->check(CLI::Range(128, 65536))
       ->capture_default_str();

@@ -166,6 +166,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
   add({"-fsdev", fmt::format("local,id=host,path={},security_model=none,multidevs=remap", share_), "-device",
        "virtio-9p-pci,fsdev=host,mount_tag=host"});
   if (spec.board != Board::none) add({"-device", "pcie-root-port,id=rp0,slot=1,chassis=1"});
+  if (spec.board == Board::qemu) add({"-device", spec.target + ",id=tpu0,bus=rp0"});
   if (spec.board == Board::vfio) add({"-device", "vfio-pci,id=tpu0,bus=rp0,host=" + spec.target});
   if (spec.board == Board::softtpu || spec.board == Board::vfio_user) {
     json device{{"driver", "vfio-user-pci"},
@@ -176,6 +177,7 @@ std::vector<std::string> Guest::arguments(const GuestSpec& spec, const std::stri
                         {"path", softtpu_ ? softtpu_->socket() : fs::absolute(spec.target).string()}};
     add({"-device", device.dump()});
   }
+  args.insert(args.end(), spec.qemu_words.begin(), spec.qemu_words.end());
   if (spec.gdb) add({"-gdb", "tcp:127.0.0.1:1234"});
   return args;
 }

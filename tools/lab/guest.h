@@ -25,7 +25,7 @@ struct GuestFile {
   bool program = false;  // bring its shared libraries too
 };
 
-enum class Board { softtpu, vfio_user, vfio, none };
+enum class Board { softtpu, vfio_user, vfio, qemu, none };
 
 struct GuestSpec {
   Kernel kernel;
@@ -36,8 +36,9 @@ struct GuestSpec {
   std::string append;                // more kernel parameters
   Board board = Board::softtpu;
   std::map<std::string, std::string> softtpu;  // options of the softtpu: URI
-  std::string target;                          // of vfio_user: the socket; of vfio: the PCI address
-  bool iommu = false;                          // a virtual IOMMU in front of the device
+  std::string target;  // of vfio_user: the socket; of vfio: the PCI address; of qemu: its -device, "edu"
+  std::vector<std::string> qemu_words;  // more words for QEMU's command line
+  bool iommu = false;                   // a virtual IOMMU in front of the device
   bool shared_memory = true;  // false: no descriptor of it for the device model, every DMA is a message
   bool console = false;       // the serial console is ours to talk on, see console()
   bool gdb = false;           // gdb stub on port 1234

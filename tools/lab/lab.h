@@ -29,9 +29,13 @@ struct LabOptions {
   std::vector<std::string> make;  // more words for the make that builds the driver
   std::string vfio_user;          // socket of somebody's own device model
   std::string vfio;               // PCI address of a real board
+  std::string pci;                // a device model of QEMU's own instead: "edu", "nvme,serial=1,drive=d0"
+  std::string qemu_words;         // more of QEMU's command line, split at blanks
   std::string qemu;
-  std::string append;  // more kernel parameters
-  std::string load;    // a load profile that runs after the tests
+  std::vector<std::string> with;  // kernel modules that modprobe shall find
+  std::vector<std::string> add;   // FILE:PLACE, more files for the guest
+  std::string append;             // more kernel parameters
+  std::string load;               // a load profile that runs after the tests
   double load_s = 60;
   double limit_s = 1800;  // for one boot
   bool debug = false;     // the guest's console as it comes
@@ -39,6 +43,11 @@ struct LabOptions {
   nlohmann::json to_json() const;
   static LabOptions from_json(const nlohmann::json& j);
 };
+
+// FILE:PLACE, a file here and its place in the guest; a place that ends in / is a folder. Throws
+// Error(usage).
+GuestFile added_file(const std::string& pair);
+std::vector<std::string> split_words(const std::string& text);
 
 // As one word of a shell, whatever is in it.
 std::string shell_word(const std::string& word);

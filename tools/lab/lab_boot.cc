@@ -77,6 +77,8 @@ std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, boo
     for (auto& l : s.without_labels) run += " --no-label " + shell_word(l);
     for (auto& t : s.order) run += " --order " + shell_word(t);
     if (options_.run.stop_on_fail) run += " --stop-on-fail";
+    if (!options_.driver.empty()) run += " --module /lab/driver.ko";
+    if (!options_.run.load_command.empty()) run += " --load-command " + shell_word(options_.run.load_command);
   }
   auto wanted = steps();
   auto has_step = [&](const std::string& s) {
@@ -113,10 +115,14 @@ GuestSpec Lab::spec_of(const Plan& plan, const BuiltDriver& driver, bool again) 
       spec.files.push_back({.path = "usr/bin/" + name, .source = e.path(), .program = true});
   }
   if (!options_.tpu.empty()) spec.softtpu = parse_uri("softtpu:" + options_.tpu).options;
+  for (auto& pair : options_.add) spec.files.push_back(added_file(pair));
+  spec.modules.insert(spec.modules.end(), options_.with.begin(), options_.with.end());
+  spec.qemu_words = split_words(options_.qemu_words);
   spec.board = !options_.vfio.empty()        ? Board::vfio
                : !options_.vfio_user.empty() ? Board::vfio_user
+               : !options_.pci.empty()       ? Board::qemu
                                              : Board::softtpu;
-  spec.target = options_.vfio.empty() ? options_.vfio_user : options_.vfio;
+  spec.target = options_.vfio + options_.vfio_user + options_.pci;
   if (plan.kernel.name.ends_with("-debug")) spec.memory_mib = 2048;
   return spec;
 }

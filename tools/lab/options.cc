@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
+#include <sstream>
 
 #include "shim/base/bdf.h"
 #include "shim/base/error.h"
@@ -82,13 +85,20 @@ void check_options(const LabOptions& o) {
     for (auto& role : o.kernels)
       if (std::ranges::find(kernel_roles(), role) == kernel_roles().end()) find_kernel(role);  // throws
   if (!o.kernel.empty()) given_kernel(o.kernel, o.modules);
-  if (!o.vfio.empty() && !o.vfio_user.empty())
-    wrong("read --vfio", o.vfio, "there is one device: --vfio or --vfio-user");
-  if ((!o.vfio.empty() || !o.vfio_user.empty()) && !o.tpu.empty())
+  const auto boards = {!o.vfio.empty(), !o.vfio_user.empty(), !o.pci.empty()};
+  if (std::ranges::count(boards, true) > 1)
+    wrong("read the device", fmt::format("{} {} {}", o.vfio, o.vfio_user, o.pci),
+          "there is one: --vfio, --vfio-user or --pci");
+  if (std::ranges::count(boards, true) == 1 && !o.tpu.empty())
     wrong("read --tpu", o.tpu, "it is for the software TPU, which is not used");
   if (!o.tpu.empty()) softtpu_arguments(parse_uri("softtpu:" + o.tpu).options);
   if (!o.driver.empty() && !fs::exists(o.driver))
     wrong("read --driver", o.driver, "there is no such file or folder");
+  if (!o.pci.empty() && o.driver.empty())
+    wrong("read --pci", o.pci, "the reference driver does not drive it", "name its driver with --driver");
+  for (auto& pair : o.add)
+    if (auto file = added_file(pair); !fs::exists(file.source))
+      wrong("read --add", pair, "there is no such file");
   if (!o.load.empty() && !fs::exists(o.load)) wrong("read --load", o.load, "there is no such file");
   if (!o.vfio.empty()) check_board(o.vfio, o.run.destructive, o.run.i_know, {});
   if (o.vfio_user.empty()) return;
@@ -98,6 +108,20 @@ void check_options(const LabOptions& o) {
   if (!fs::is_socket(o.vfio_user)) wrong("connect to", o.vfio_user, "it is no socket");
   if (fs::absolute(o.vfio_user).string().size() >= sizeof sockaddr_un::sun_path)
     wrong("connect to", o.vfio_user, "the path is too long for a socket");
+}
+
+GuestFile added_file(const std::string& pair) {
+  auto colon = pair.find(':');
+  if (colon == std::string::npos) wrong("read --add", pair, "wants FILE:PLACE");
+  std::string source = pair.substr(0, colon), place = pair.substr(colon + 1);
+  if (place.ends_with("/")) place += fs::path(source).filename();
+  while (place.starts_with("/")) place.erase(0, 1);
+  return {.path = place, .source = source, .program = ::access(source.c_str(), X_OK) == 0};
+}
+
+std::vector<std::string> split_words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 std::string shell_word(const std::string& word) {
@@ -116,17 +140,24 @@ std::string rerun_line(const LabOptions& o, const Kernel& kernel, const std::str
   add("--modules", kernel.from_root() ? "" : o.modules);
   add("--profile", test.empty() ? "none" : o.run.selection.profile);
   add("--filter", test);
+  if (test.empty())
+    for (auto& g : o.run.selection.groups) add("--group", g);
   if (!test.empty()) out += fmt::format(" --seed {}", o.run.seed);
-  for (auto& [option, value] :
-       std::initializer_list<std::pair<const char*, const std::string&>>{{"--device", o.device},
-                                                                         {"--driver", o.driver},
-                                                                         {"--vfio", o.vfio},
-                                                                         {"--vfio-user", o.vfio_user},
-                                                                         {"--tpu", o.tpu},
-                                                                         {"--append", o.append},
-                                                                         {"--qemu", o.qemu},
-                                                                         {"--load", o.load}})
+  for (auto& [option, value] : std::initializer_list<std::pair<const char*, const std::string&>>{
+           {"--device", o.device},
+           {"--driver", o.driver},
+           {"--vfio", o.vfio},
+           {"--vfio-user", o.vfio_user},
+           {"--pci", o.pci},
+           {"--qemu-words", o.qemu_words},
+           {"--load-command", o.run.load_command},
+           {"--tpu", o.tpu},
+           {"--append", o.append},
+           {"--qemu", o.qemu},
+           {"--load", o.load}})
     add(option, value);
+  for (auto& m : o.with) add("--with", m);
+  for (auto& f : o.add) add("--add", f);
   add("--make", fmt::format("{}", fmt::join(o.make, ",")));
   const LabOptions usual;
   if (!o.load.empty() && o.load_s != usual.load_s) out += fmt::format(" --load-time {}", o.load_s);
@@ -144,7 +175,8 @@ json LabOptions::to_json() const {
                 {"vfio_user", vfio_user}, {"vfio", vfio},       {"qemu", qemu},
                 {"load", load},           {"load_s", load_s},   {"limit_s", limit_s},
                 {"append", append},       {"make", make},       {"debug", debug},
-                {"iommu", iommu}};
+                {"iommu", iommu},         {"pci", pci},         {"qemu_words", qemu_words},
+                {"with", with},           {"add", add}};
   return out;
 }
 
@@ -161,10 +193,14 @@ LabOptions LabOptions::from_json(const json& j) {
                           {"vfio_user", &o.vfio_user},
                           {"vfio", &o.vfio},
                           {"qemu", &o.qemu},
+                          {"pci", &o.pci},
+                          {"qemu_words", &o.qemu_words},
                           {"load", &o.load},
                           {"append", &o.append}})
     *to = l.value(name, "");
   o.make = l.value("make", o.make);
+  o.with = l.value("with", o.with);
+  o.add = l.value("add", o.add);
   o.load_s = l.value("load_s", o.load_s);
   o.limit_s = l.value("limit_s", o.limit_s);
   o.debug = l.value("debug", false);
