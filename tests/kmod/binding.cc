@@ -111,7 +111,7 @@ KZ_TEST(kmod_bind, refusals,
     BindFacts facts = facts_of(t, idle, rc);
     expect_reason(facts, "not_in_id_table");
   }
-  if (!t.module.empty() && !t.file.empty()) {
+  if (t.can_reload()) {
     ASSERT_EQ(t.unload_when_free(10s), 0);
     expect_reason(facts_of(t, t.slot, t.bind()), "no_such_driver");
     ASSERT_EQ(t.load(), 0);

@@ -251,4 +251,20 @@ Explanation explain_bind_refusal(const BindFacts& f) {
           "the driver's lines in dmesg say why"};
 }
 
+std::vector<std::string> others_of_module(const std::string& module, const std::string& slot,
+                                          const std::string& sys) {
+  std::vector<std::string> out;
+  std::error_code ec, no_matter;
+  const std::string own = fs::weakly_canonical(sys + "/bus/pci/devices/" + slot, no_matter).string();
+  for (auto& driver : fs::directory_iterator(sys + "/module/" + module + "/drivers", ec))
+    for (auto& e : fs::directory_iterator(driver.path(), no_matter)) {
+      // A device is a link out of the drivers' part of sysfs; "module" is one too.
+      if (!e.is_symlink(no_matter) || e.path().filename() == "module") continue;
+      const std::string device = fs::weakly_canonical(e.path(), no_matter).string();
+      if (device != own && !device.starts_with(own + "/")) out.push_back(e.path().filename());
+    }
+  std::ranges::sort(out);
+  return out;
+}
+
 }  // namespace kz::test

@@ -81,4 +81,9 @@ struct BindFacts {
 // Names: "already_bound", "no_such_driver", "overridden", "not_in_id_table", "probe_failed".
 Explanation explain_bind_refusal(const BindFacts& facts);
 
+// Devices that the module's drivers are bound to, on any bus, other than the function at `slot` and what
+// hangs below it: unloading the module takes them from whoever uses them. `sys`: where sysfs is.
+std::vector<std::string> others_of_module(const std::string& module, const std::string& slot,
+                                          const std::string& sys = "/sys");
+
 }  // namespace kz::test

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -131,6 +133,9 @@ int in_time(const std::string& what, std::chrono::nanoseconds budget, const std:
                fmt::format("no end within {}; it stands in: {}", to_string(budget), out.hang), "", 0});
 }
 
+bool Target::can_reload() const {
+  return !module.empty() && !file.empty() && others_of_module(module, slot).empty();
+}
 std::string Target::bound_to() const { return link_name(sysfs() + "/driver"); }
 bool Target::present() const { return exists(sysfs() + "/config"); }
 
@@ -156,6 +161,8 @@ int Target::load(const std::string& params) const {
   return in_time("load " + module, step_limit, [&] { return load_module(image, params); });
 }
 int Target::unload() const {
+  if (auto others = others_of_module(module, slot); !others.empty())
+    throw Error({Errc::busy, "unload", module, "it also drives " + others.front(), "", 0});
   return in_time("unload " + module, step_limit, [&] { return unload_module(module); });
 }
 int Target::unload_when_free(std::chrono::nanoseconds budget) const {
@@ -192,6 +199,14 @@ std::string Target::restore() const {
   return {};
 }
 
+std::string slot_of_run() {
+  const Uri uri = parse_uri(Session::get().uri());
+  std::string slot = env("KANGZAO_BDF");
+  if (slot.empty() && uri.scheme == "dev") slot = slot_of_node(uri.path);
+  if (slot.empty() && uri.scheme == "pci") slot = to_string(parse_bdf(uri.path));
+  return slot;
+}
+
 Target find_target() {
   const Uri uri = parse_uri(Session::get().uri());
   if (uri.scheme != "dev" && uri.scheme != "pci")
@@ -199,9 +214,7 @@ Target find_target() {
   if (::geteuid() != 0) block("needs root: modules are loaded and functions bound by root only");
   Target t;
   if (uri.scheme == "dev") t.node = uri.path;
-  t.slot = env("KANGZAO_BDF");
-  if (t.slot.empty() && t.ours()) t.slot = slot_of_node(t.node);
-  if (t.slot.empty() && uri.scheme == "pci") t.slot = to_string(parse_bdf(uri.path));
+  t.slot = slot_of_run();
   if (t.slot.empty()) block("nobody knows which PCI function it is");
   t.load_command = env("KANGZAO_LOAD_COMMAND");
   t.driver = t.bound_to();
@@ -221,6 +234,9 @@ Target find_target() {
 
 void need_module(const Target& t) {
   if (t.module.empty()) skip("the driver " + t.driver + " is built into the kernel");
+  if (auto others = others_of_module(t.module, t.slot); !others.empty())
+    skip(fmt::format("module {} also drives {}: unloading it would take {} away", t.module,
+                     fmt::join(others, ", "), others.size() == 1 ? "that" : "those"));
   if (t.file.empty()) block("the file of module " + t.module + " is not known; give it with --module FILE");
 }
 

@@ -46,6 +46,7 @@ struct Target {
   }
   std::string bound_to() const;  // driver, or ""
   bool present() const;          // the function is in sysfs
+  bool can_reload() const;       // it is a module whose file is known, and drives nothing else
   // Sizes of the BARs that have an address, from sysfs.
   std::vector<uint64_t> bars() const;
 
@@ -55,6 +56,7 @@ struct Target {
   int unbind() const;
   int load(const std::string& params) const;
   int load() const { return load(parameters); }
+  // Throws Error(busy) where the module drives other devices too.
   int unload() const;
   // Unloads as soon as the last user has gone: 0, or what the last try said.
   int unload_when_free(std::chrono::nanoseconds budget) const;
@@ -67,6 +69,9 @@ struct Target {
 };
 
 inline constexpr auto step_limit = std::chrono::seconds(30);
+
+// Address of the function under test; "" where nobody knows it.
+std::string slot_of_run();
 
 // The target of this run, ready to be used. Ends the test: skip where no kernel driver is involved, blocked
 // where this user or host cannot (no root, driver not to be had).

@@ -2,15 +2,18 @@
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "shim/base/error.h"
 #include "tests/kmod/elf.h"
 #include "tests/kmod/module.h"
 
 namespace kz::test {
+namespace fs = std::filesystem;
 namespace {
 
 using ::testing::ElementsAre;
@@ -168,6 +171,63 @@ TEST(KmodModule, BindRefusalsAreToldApart) {
   f = good;
   f.driver_there = false;
   EXPECT_EQ(name(f), "no_such_driver");
+}
+
+// A sysfs of our own: links as the kernel makes them.
+class ModuleDrives : public ::testing::Test {
+ protected:
+  ModuleDrives() {
+    root_ = fs::path(::testing::TempDir()) / ("kz-sysfs-" + std::to_string(::getpid()));
+    fs::create_directories(root_ / "bus/pci/devices");
+    fs::create_directories(root_ / "module/toy/drivers");
+  }
+  ~ModuleDrives() override { fs::remove_all(root_); }
+  void device(const std::string& path, const std::string& bus) {
+    const fs::path real = root_ / "devices" / path;
+    fs::create_directories(real);
+    fs::create_directories(root_ / "bus" / bus / "devices");
+    fs::create_directory_symlink(real, root_ / "bus" / bus / "devices" / real.filename());
+  }
+  void bound(const std::string& path, const std::string& bus) {
+    const fs::path driver = root_ / "bus" / bus / "drivers/toy";
+    fs::create_directories(driver);
+    if (!fs::exists(driver / "module")) fs::create_directory_symlink(root_ / "module/toy", driver / "module");
+    const fs::path link = root_ / "module/toy/drivers" / (bus + ":toy");
+    if (!fs::exists(link)) fs::create_directory_symlink(driver, link);
+    fs::create_directory_symlink(root_ / "devices" / path, driver / fs::path(path).filename());
+  }
+  std::vector<std::string> others(const std::string& slot) {
+    return others_of_module("toy", slot, root_.string());
+  }
+
+  fs::path root_;
+};
+
+TEST_F(ModuleDrives, OnlyTheFunction) {
+  EXPECT_THAT(others("0000:01:00.0"), IsEmpty());  // the module is not even loaded
+  device("pci0000:00/0000:01:00.0", "pci");
+  bound("pci0000:00/0000:01:00.0", "pci");
+  EXPECT_THAT(others("0000:01:00.0"), IsEmpty());
+}
+
+// A device on a bus that the function carries comes and goes with it.
+TEST_F(ModuleDrives, WhatHangsBelowIsItsOwn) {
+  device("pci0000:00/0000:01:00.0", "pci");
+  device("pci0000:00/0000:01:00.0/virtio0", "virtio");
+  bound("pci0000:00/0000:01:00.0", "pci");
+  bound("pci0000:00/0000:01:00.0/virtio0", "virtio");
+  EXPECT_THAT(others("0000:01:00.0"), IsEmpty());
+}
+
+TEST_F(ModuleDrives, AnothersDisk) {
+  device("pci0000:00/0000:01:00.0", "pci");
+  device("pci0000:00/0000:01:00.01", "pci");  // begins with the same letters
+  device("pci0000:00/0000:02:00.0", "pci");
+  bound("pci0000:00/0000:01:00.0", "pci");
+  bound("pci0000:00/0000:01:00.01", "pci");
+  bound("pci0000:00/0000:02:00.0", "pci");
+  EXPECT_THAT(others("0000:01:00.0"), ElementsAre("0000:01:00.01", "0000:02:00.0"));
+  EXPECT_THAT(others(""), ElementsAre("0000:01:00.0", "0000:01:00.01", "0000:02:00.0"));
 }
 
 }  // namespace
