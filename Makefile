@@ -54,12 +54,14 @@ lab: programs
 	@tools/dev/deps.sh build lab
 	@$(BIN)/kangzao lab $(ARGS)
 
-# The lab's own tests: what the PCI core does when the device goes wrong, drivers and kernels that break, kills of a running
-# guest.
+# The lab's own tests: what the PCI core does when the device goes wrong, drivers and kernels that break, drivers that are not
+# ours, kills of a running guest.
 lab-test: programs
-	@tools/dev/deps.sh build lab
+	@tools/dev/deps.sh build lab bench
 	@python3 tests/lab/guests.py --bin $(BIN)
 	@python3 tests/lab/broken.py --bin $(BIN)
+	@python3 tests/lab/vendor.py --bin $(BIN)
+	@python3 tests/lab/foreign.py --bin $(BIN)
 	@python3 tests/lab/kill.py --bin $(BIN) --rounds $(ROUNDS)
 ROUNDS ?= 3
 
