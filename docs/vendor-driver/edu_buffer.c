@@ -70,12 +70,17 @@ static irqreturn_t edu_irq(int irq, void *data)
 
 static int edu_transfer(struct edu *edu, size_t count, bool from_device)
 {
+	bool told;
+
 	reinit_completion(&edu->done);
 	writeq(from_device ? EDU_MEMORY : edu->dma, edu->regs + EDU_DMA_SRC);
 	writeq(from_device ? edu->dma : EDU_MEMORY, edu->regs + EDU_DMA_DST);
 	writeq(count, edu->regs + EDU_DMA_COUNT);
 	writeq(EDU_DMA_START | EDU_DMA_IRQ | (from_device ? EDU_DMA_FROM_DEVICE : 0), edu->regs + EDU_DMA_CMD);
-	return wait_for_completion_timeout(&edu->done, 2 * HZ) ? 0 : -ETIMEDOUT;
+	told = wait_for_completion_timeout(&edu->done, 2 * HZ);
+	if (readq(edu->regs + EDU_DMA_CMD) & EDU_DMA_START)
+		return -EIO; /* still running */
+	return told ? 0 : -ETIMEDOUT;
 }
 
 static struct edu *edu_of(struct file *file)

@@ -22,6 +22,9 @@ Counts parse_slabinfo(std::string_view text);
 Counts parse_vmallocinfo(std::string_view text);
 // /proc/meminfo: kB of each field.
 Counts parse_meminfo(std::string_view text);
+// /proc/zoneinfo: pages on the processors' own free lists, which are free and not in MemFree: up to tens of
+// megabytes.
+uint64_t parse_zoneinfo(std::string_view text);
 // /proc/devices: "character 243 kz_accel".
 Names parse_devices(std::string_view text);
 // /proc/iomem: "fe000000-fe003fff : kz_accel", without indentation.
@@ -32,6 +35,7 @@ Names parse_interrupts(std::string_view text, unsigned processors);
 
 struct Kernel {
   Counts slab, vmalloc, meminfo;
+  double on_free_lists_kib = 0;  // of the processors
   Names devices, iomem, interrupts;
   Names modules, drivers, classes, class_devices, debugfs;  // folders and links of those names
 };

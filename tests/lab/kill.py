@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kills QEMU, or the lab itself, with SIGKILL at random moments of a run.
+"""Kills QEMU, or the lab itself, with SIGKILL at random moments of a run, or interrupts the lab as Ctrl-C does.
 
-After each kill the guest's journal on the host is readable to its last line, what it had judged stays judged, nothing is
+After each the guest's journal on the host is readable to its last line, what it had judged stays judged, nothing is
 left running, and the run ends with a verdict for every test: by itself where QEMU died, by `kangzao resume` where the lab
-died.
+died or was interrupted. An interrupted lab says so by its exit code, and no test is taken for crashed.
 """
 import argparse
 import os
@@ -21,6 +21,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "e2e"))
 import common  # noqa: E402
 from guest import host_can  # noqa: E402
 
+VICTIMS = ["QEMU", "lab", "Ctrl-C"]
+INTERRUPTED = 130
 FILTER = ["identify.*", "dma.*", "queue.*"]
 
 
@@ -60,14 +62,15 @@ def whole_run(args, base):
 
 def one_round(args, rng, base, n):
     out = pathlib.Path(base, f"round-{n}")
-    victim = rng.choice(["QEMU", "lab"])
+    victim = rng.choice(VICTIMS)
     with open(pathlib.Path(base, f"round-{n}.txt"), "wb") as sink:
-        child = subprocess.Popen(lab_command(args, out, n + 1), stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(lab_command(args, out, n + 1), stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         wait_for_kill_time(child, out, rng, args.span)
         pids = qemu_of(child.pid) if victim == "QEMU" else [child.pid]
         hit = child.poll() is None and bool(pids)
         for pid in pids if hit else []:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGINT if victim == "Ctrl-C" else signal.SIGKILL)
         inner = out / args.kernel / "run" / "journal.jsonl"
         time.sleep(0.5)
         before, _ = lines_of(inner)  # raises where a line before the last cannot be read
@@ -81,7 +84,11 @@ def one_round(args, rng, base, n):
         time.sleep(0.1)
     if left:
         problems.append(f"left running: {left}")
-    if victim == "lab" and hit:
+    if victim == "Ctrl-C" and hit and code != INTERRUPTED:
+        hit = False  # it was over already
+        if code != 0:
+            problems.append(f"exit {code} of an interrupted run")
+    if victim != "QEMU" and hit:
         done = common.run([f"{args.bin}/kangzao", "resume", str(out)], timeout=900)
         code = done.returncode
         if not (out / "journal.jsonl").exists():
@@ -96,7 +103,7 @@ def one_round(args, rng, base, n):
     if changed:
         problems.append(f"verdicts changed: {changed}")
     crashed = {t: v for t, v in after.items() if v not in ("pass", "skip")}
-    if set(crashed.values()) - {"crash", "not-run"} or len([v for v in crashed.values() if v == "crash"]) > hit:
+    if set(crashed.values()) - {"crash", "not-run"} or len([v for v in crashed.values() if v == "crash"]) > (hit and victim != "Ctrl-C"):
         problems.append(f"verdicts that the kill does not explain: {crashed}")
     if code not in (0, 1, 125):
         problems.append(f"exit {code}")
@@ -116,7 +123,7 @@ def main():
         print(f"kill: this host cannot: {why}")
         sys.exit(125)
     rng = random.Random(args.seed)
-    failed, hits = 0, {"QEMU": 0, "lab": 0}
+    failed, hits = 0, dict.fromkeys(VICTIMS, 0)
     with tempfile.TemporaryDirectory(prefix="kz-kill-") as base:
         args.span = args.span or whole_run(args, base)
         print(f"kill: within {args.span:.1f} s", flush=True)
@@ -125,8 +132,8 @@ def main():
             hits[victim] += hit
             if problems:
                 failed += 1
-                print(f"round {n}: killed {victim}: " + "; ".join(problems)[:3000], flush=True)
-    print(f"kill: {hits['QEMU']} of QEMU, {hits['lab']} of the lab struck in {args.rounds} rounds")
+                print(f"round {n}: {victim}: " + "; ".join(problems)[:3000], flush=True)
+    print(f"kill: {hits['QEMU']} of QEMU, {hits['lab']} of the lab, {hits['Ctrl-C']} interrupts struck in {args.rounds} rounds")
     print(f"{args.rounds - failed} passed, {failed} failed")
     sys.exit(1 if failed or sum(hits.values()) < 0.6 * args.rounds else 0)
 

@@ -43,6 +43,18 @@ TEST(KmodResources, Meminfo) {
   EXPECT_EQ(c.at("HugePages_Total"), 0);
 }
 
+// As 6.1 prints it; 6.6 and later add high_min and high_max below.
+TEST(KmodResources, FreePagesOfProcessors) {
+  EXPECT_EQ(
+      parse_zoneinfo("Node 0, zone      DMA\n  pages free     3840\n      nr_free_pages 3840\n  pagesets\n"
+                     "    cpu: 0\n              count: 6\n              high:  116\n              batch: 1\n"
+                     "  vm stats threshold: 4\n    cpu: 1\n              count: 0\n              high:  116\n"
+                     "Node 0, zone    DMA32\n  pagesets\n    cpu: 0\n              count:    1987\n"
+                     "              high:     6922\n              high_min: 3461\n"),
+      6u + 0 + 1987);
+  EXPECT_EQ(parse_zoneinfo(""), 0u);
+}
+
 TEST(KmodResources, Devices) {
   EXPECT_THAT(parse_devices("Character devices:\n  1 mem\n243 kz_accel\n\nBlock devices:\n259 blkext\n"),
               UnorderedElementsAre("character 1 mem", "character 243 kz_accel", "block 259 blkext"));
