@@ -114,7 +114,7 @@ TEST(GauntletState, KeepsWhatHasTheSameKey) {
   mine.add(RowResult{.id = "K01", .caught = true});
   other.add(RowResult{.id = "K02"});
   mine.add(CleanRun{.passed = 7});
-  mine.add(CleanRun{.passed = 8}, "sid");
+  mine.add(CleanRun{.passed = 8, .kernel = "sid"});
   mine.add_ignored("a.b");
   std::ofstream(file, std::ios::app) << R"({"key": "k1", "row")"
                                         "\n[]\n{\"key\": 7}\n"
@@ -327,7 +327,7 @@ TEST(GauntletResult, JsonHasTheAgreedFields) {
   g.rows = {caught("M01", "hbm_ecc", "hbm_ecc"),
             {.id = "C01", .seconds = 9, .expected = "compute_sdc"},
             {.id = "F05", .unplantable = "busy"}};
-  g.clean = {{.seconds = 2, .passed = 5}, {.alarms = {"x"}}};
+  g.clean = {{.seconds = 2, .passed = 5}, {.alarms = {"x"}, .kernel = "sid"}};
   json j = to_json(g);
   EXPECT_EQ(j["rows"].size(), 2u);
   for (const char* key : {"id", "caught", "by", "detector", "seconds", "class", "expected_class"})

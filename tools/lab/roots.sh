@@ -239,7 +239,7 @@ build() {
   [ ! -d "$src/../uapi" ] || { mkdir -p "$out/uapi"; cp -a "$src/../uapi/." "$out/uapi/"; }
   unshare -m sh -c 'd=$1 o=$2 r=$3 n=$4; shift 4; mount -t proc proc "$d/proc"; mount --bind "$o" "$d/mnt"
     exec chroot "$d" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C \
-    make -C "/lib/modules/$r/build" M="/mnt/$n" "$@"' sh "$dir" "$out" "$release" "$name" "$@"
+    make -j"$(nproc)" -C "/lib/modules/$r/build" M="/mnt/$n" "$@"' sh "$dir" "$out" "$release" "$name" "$@"
 }
 
 [ $# -ge 1 ] || usage

@@ -81,11 +81,14 @@ RowResult row_from_json(const json& j) {
 }
 
 json to_json(const CleanRun& c) {
-  return {{"seconds", c.seconds}, {"passed", c.passed}, {"alarms", c.alarms}};
+  json j = {{"seconds", c.seconds}, {"passed", c.passed}, {"alarms", c.alarms}};
+  if (!c.kernel.empty()) j["kernel"] = c.kernel;
+  return j;
 }
 
 CleanRun clean_from_json(const json& j) {
-  return {j.at("seconds"), j.at("passed"), j.at("alarms").get<std::vector<std::string>>()};
+  return {j.at("seconds"), j.at("passed"), j.at("alarms").get<std::vector<std::string>>(),
+          j.value("kernel", "")};
 }
 
 json to_json(const GauntletResult& g) {
@@ -128,8 +131,11 @@ std::string row_line(const RowResult& r) {
 std::string to_terminal(const GauntletResult& g) {
   std::string out;
   for (const auto& r : g.rows) out += row_line(r) + "\n";
-  for (size_t i = 0; i < g.clean.size(); ++i)
-    for (const auto& a : g.clean[i].alarms) out += fmt::format("clean run {}: FALSE ALARM: {}\n", i + 1, a);
+  for (size_t i = 0; i < g.clean.size(); ++i) {
+    const CleanRun& c = g.clean[i];
+    std::string where = c.kernel.empty() ? "" : " on " + c.kernel;
+    for (const auto& a : c.alarms) out += fmt::format("clean run {}{}: FALSE ALARM: {}\n", i + 1, where, a);
+  }
   if (!g.ignored.empty())
     out += fmt::format("not counted, because not clean on a sound device: {}\n", fmt::join(g.ignored, ", "));
   out += fmt::format("caught {} of {}, right class {}, false alarms in {} of {} clean runs\n", g.caught(),

@@ -26,6 +26,7 @@ struct CleanRun {
   double seconds = 0;
   size_t passed = 0;
   std::vector<std::string> alarms;  // "test: verdict: reason"
+  std::string kernel;               // of a clean run in a lab guest: its role
 };
 
 struct GauntletResult {

@@ -18,7 +18,10 @@ Finished StateFile::read() const {
     if (!j.is_object() || j.value("key", json()) != key_) continue;
     try {
       if (j.contains("row")) out.rows[j["row"].at("id")] = row_from_json(j["row"]);
-      if (j.contains("clean")) out.clean[j.value("kernel", "")].push_back(clean_from_json(j["clean"]));
+      if (j.contains("clean")) {
+        CleanRun run = clean_from_json(j["clean"]);
+        out.clean[run.kernel].push_back(run);
+      }
       if (j.contains("ignored")) out.ignored.insert(j["ignored"].get<std::string>());
     } catch (const json::exception&) {
       continue;  // a line that another version wrote
@@ -29,11 +32,7 @@ Finished StateFile::read() const {
 
 void StateFile::add(const RowResult& row) const { write({{"row", to_json(row)}}); }
 
-void StateFile::add(const CleanRun& run, const std::string& kernel) const {
-  json j = {{"clean", to_json(run)}};
-  if (!kernel.empty()) j["kernel"] = kernel;
-  write(std::move(j));
-}
+void StateFile::add(const CleanRun& run) const { write({{"clean", to_json(run)}}); }
 
 void StateFile::add_ignored(const std::string& test) const { write({{"ignored", test}}); }
 

@@ -28,7 +28,7 @@ class StateFile {
   Finished read() const;
   // Throw Error(io) where it cannot be written.
   void add(const RowResult& row) const;
-  void add(const CleanRun& run, const std::string& kernel = {}) const;
+  void add(const CleanRun& run) const;
   void add_ignored(const std::string& test) const;
 
  private:
