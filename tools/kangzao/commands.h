@@ -18,6 +18,7 @@ void add_gauntlet(CLI::App& app, int& exit_status);
 void add_load(CLI::App& app, int& exit_status);
 void add_lab(CLI::App& app, int& exit_status);
 void add_changes(CLI::App& app, int& exit_status);
+void add_pci(CLI::App& app, int& exit_status);
 void add_internal(CLI::App& app, int& exit_status);
 
 // A run of the lab, to go on with in a lab.

@@ -43,7 +43,7 @@ int guarded(int argc, char** argv) {
       "  kangzao run --device pci:0000:01:00.0     what can be said of a real device");
   int status = 0;
   for (auto add : {kz::add_ls, kz::add_list, kz::add_run, kz::add_resume, kz::add_report, kz::add_compare,
-                   kz::add_gauntlet, kz::add_load, kz::add_lab, kz::add_changes, kz::add_internal})
+                   kz::add_gauntlet, kz::add_load, kz::add_lab, kz::add_changes, kz::add_pci, kz::add_internal})
     add(app, status);
   std::vector<std::string> known;
   for (auto* command : app.get_subcommands({})) known.push_back(command->get_name());
