@@ -42,7 +42,7 @@ static u64 kz_features(struct kz_device *kz)
 		f |= KZ_DF_FW_UPDATE;
 	if (kz->feat & KZ_FEAT_ECC_INJECT)
 		f |= KZ_DF_ECC_INJECT;
-	if (!pci_is_root_bus(kz->pdev->bus))
+	if (kz_can_reset_device(kz))
 		f |= KZ_DF_RESET_DEVICE;
 	if (kz->clears)
 		f |= KZ_DF_CLEARS;

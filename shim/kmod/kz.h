@@ -6,7 +6,8 @@
  *   kz->reset_lock > PCI device lock (only tried) > mmap_lock > kf->lock > kz->life (start, stop, queues of the device)
  *   > kz->files_lock > kf->map_lock; kz->life > kz->admin_lock (one admin command at a time) > q->lock (spin).
  * kz->srcu is a read section around every call from user space; remove waits for it, so nothing in it may wait for
- * long: REAP waits outside.
+ * long: REAP waits outside. Pages of the caller are faulted in inside it: memory that a stalled user-space server (FUSE,
+ * userfaultfd) backs holds remove up until its user is killed.
  */
 #ifndef KZ_H
 #define KZ_H
@@ -431,6 +432,7 @@ void kz_uring_finish(struct kz_slot *s);
 /* reset.c, err.c, pm.c, coredump.c, fw.c */
 void kz_reset_work(struct work_struct *work);
 void kz_reset_schedule(struct kz_device *kz, enum kz_level level, const char *why);
+bool kz_can_reset_device(struct kz_device *kz);
 int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, bool asked);
 extern const struct pci_error_handlers kz_err_handlers;
 extern const struct dev_pm_ops kz_pm_ops;

@@ -29,6 +29,12 @@ static int kz_reset_pci(struct kz_device *kz, enum kz_level level)
 	return rc;
 }
 
+/* What pci_reset_bus() would do, asked before anything is stopped for it. */
+bool kz_can_reset_device(struct kz_device *kz)
+{
+	return !pci_probe_reset_slot(kz->pdev->slot) || !pci_probe_reset_bus(kz->pdev->bus);
+}
+
 /* Where the device can be reached: not between a fatal bus error and the reset of its link. */
 static int kz_lock_reachable(struct kz_device *kz)
 {
@@ -103,6 +109,10 @@ int kz_reset_now(struct kz_device *kz, enum kz_level level, const char *why, boo
 
 	mutex_lock(&kz->reset_lock);
 	generation = READ_ONCE(kz->generation);
+	if (asked && level == KZ_LEVEL_DEVICE && !kz_can_reset_device(kz)) {
+		mutex_unlock(&kz->reset_lock); /* nothing has begun, nothing is lost */
+		return -EOPNOTSUPP;
+	}
 	kz_coredump(kz, why);
 	rc = kz_reset_once(kz, level, why, asked);
 	if (level == KZ_LEVEL_FIRMWARE)

@@ -43,6 +43,10 @@ std::string hwmon_folder(const Target& t) {
 }
 
 bool is_dangerous_to_write(const std::string& path) {
+  // reset_controller, soft_reset, rescan_controller, delete_controller, ...: some act on whatever is written.
+  const std::string file = fs::path(path).filename();
+  for (auto word : {"reset", "rescan", "delete", "remove", "erase", "format", "flash", "shutdown"})
+    if (file.find(word) != std::string::npos) return true;
   static const std::set<std::string> names{"remove",
                                            "rescan",
                                            "dev_rescan",

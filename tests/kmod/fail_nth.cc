@@ -72,11 +72,50 @@ Attempt with_failure(int nth, const std::string& what, const std::function<int()
   return {-(packed & 0xffff), (packed & 1 << 16) != 0};
 }
 
+// How many allocations `reached` can make fail: doubled until none does, then halved. At most `most`.
+int count_of(const std::function<bool(int nth)>& reached) {
+  int below = 0, above = 1;
+  for (; above <= most && reached(above); above *= 2) below = above;
+  if (above > most) {
+    if (reached(most)) return most;
+    above = most;
+  }
+  while (above - below > 1) {
+    const int middle = below + (above - below) / 2;
+    (reached(middle) ? below : above) = middle;
+  }
+  return below;
+}
+
+// The driver's probe with its nth allocation failing, and what is left of it taken away again.
+class FailingProbe {
+ public:
+  explicit FailingProbe(const Target& t) : t_(t) {}
+  Attempt bind(int nth) const {
+    return with_failure(nth, "bind",
+                        [&] { return write_file("/sys/bus/pci/drivers/" + t_.driver + "/bind", t_.slot); });
+  }
+  int unbind_if_bound() const { return t_.bound_to() == t_.driver ? t_.unbind() : 0; }
+  int count() const {
+    const int n = count_of([&](int nth) {
+      const bool reached = bind(nth).reached;
+      unbind_if_bound();
+      return reached;
+    });
+    if (n < 4) skip(fmt::format("of the probe's allocations {} can be made to fail", n));
+    return n;
+  }
+
+ private:
+  const Target& t_;
+};
+
 }  // namespace
 
 KZ_TEST(
     kmod_fail, probe,
-    {.meaning = "each allocation of a probe made to fail in turn: it fails cleanly, and the next probe works",
+    {.meaning = "allocations of a probe made to fail in turn, all of them in the longer profiles: it fails "
+                "cleanly, and the next probe works",
      .level = 4,
      .labels = takes_driver_away(),
      .limit = 600s,
@@ -90,12 +129,14 @@ KZ_TEST(
   if (value_of(t.sysfs() + "/numa_node") != "-1" && !value_of(t.sysfs() + "/numa_node").empty())
     warn("the function has a NUMA node: its probe may run in another thread, where nothing is made to fail");
   ASSERT_EQ(t.unbind(), 0);
+  const FailingProbe probe(t);
+  const int last = probe.count();
   const Kernel bare = look_at_kernel();
-  int failed = 0, lived = 0, nth = 1;
-  for (; nth <= most; ++nth) {
-    const Attempt a = with_failure(
-        nth, "bind", [&] { return write_file("/sys/bus/pci/drivers/" + t.driver + "/bind", t.slot); });
-    if (!a.reached) break;
+  // 80 of them in the quick profile, a debug kernel under emulation takes a second for each.
+  const int step = std::max(1, static_cast<int>(last / (80 * scale())));
+  int failed = 0, lived = 0;
+  for (int nth = 1; nth <= last; nth += step) {
+    const Attempt a = probe.bind(nth);
     const bool bound = t.bound_to() == t.driver;
     if (a.rc != 0 && bound)
       ADD_FAILURE() << "allocation " << nth << ": the bind failed, and yet the driver is bound";
@@ -109,6 +150,7 @@ KZ_TEST(
   }
   for (auto& name : left_behind(bare, look_at_kernel()))
     ADD_FAILURE() << "left behind by failed probes: " << name;
+  metric("kmod.fail_nth.allocations", last, "allocations");
   metric("kmod.fail_nth.probe_failed", failed, "probes");
   metric("kmod.fail_nth.probe_lived", lived, "probes");
   EXPECT_EQ(t.bind(), 0);
@@ -128,23 +170,14 @@ KZ_TEST(kmod_fail, probe_leak,
   expect_log(t.driver);
   before_danger("make allocations fail while the driver probes");
   ASSERT_EQ(t.unbind(), 0);
-  const auto bind = [&](int nth) {
-    return with_failure(nth, "bind",
-                        [&] { return write_file("/sys/bus/pci/drivers/" + t.driver + "/bind", t.slot); });
-  };
-  int last = 0;
-  while (last < most && bind(last + 1).reached) {
-    ++last;
-    if (t.bound_to() == t.driver) t.unbind();
-  }
-  if (t.bound_to() == t.driver) t.unbind();
-  if (last < 4) skip("the probe makes no allocations that can fail");
+  const FailingProbe probe(t);
+  const int last = probe.count();
   // A spread of them once a cycle: what an error path forgets is lost at every failure after it was taken.
   const int step = std::max(1, last / 12);
   judge_growth("failing_probe", 16, [&] {
     for (int nth = 1; nth <= last; nth += step) {
-      bind(nth);
-      if (t.bound_to() == t.driver) t.unbind();
+      probe.bind(nth);
+      probe.unbind_if_bound();
     }
   });
 }
@@ -173,6 +206,7 @@ KZ_TEST(kmod_fail, calls,
     if (!a.reached) break;
     failed += a.rc != 0;
   }
+  if (failed < 4) skip(fmt::format("of a user's allocations {} can be made to fail", failed));
   metric("kmod.fail_nth.calls_failed", failed, "users");
   Fd fd(User::open_node(t.node));
   kz_ioc_telemetry tel{};

@@ -74,14 +74,14 @@ void hold_commands(const std::string& node, const OtherUser::Link& link) {
 std::vector<Way> ways(const Target& t) {
   if (!t.ours()) return {{"open", hold_open}};
   std::vector<Way> out{{"open", hold_open},
-                       {"polled", hold_poll},
-                       {"commands in flight", hold_commands},
-                       {"being reset", hold_resets},
-                       {"DMA by ioctl", [](auto& node, auto& link) { keep_busy(node, link, false); }}};
+                       {"polled", hold_poll, true},
+                       {"commands in flight", hold_commands, true},
+                       {"being reset", hold_resets, true},
+                       {"DMA by ioctl", [](auto& node, auto& link) { keep_busy(node, link, false); }, true}};
   if (exists(t.sysfs() + "/resource4")) out.push_back({"mapped", hold_map});
   if (Ring::allowed()) {
     out.push_back({"registered with io_uring", hold_ring});
-    out.push_back({"DMA by io_uring", [](auto& node, auto& link) { keep_busy(node, link, true); }});
+    out.push_back({"DMA by io_uring", [](auto& node, auto& link) { keep_busy(node, link, true); }, true});
   }
   return out;
 }

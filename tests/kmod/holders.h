@@ -16,6 +16,7 @@ namespace kz::test {
 struct Way {
   const char* name;
   std::function<void(const std::string& node, const OtherUser::Link& link)> hold;
+  bool notices = false;  // ends by itself when the reference device goes
 };
 
 // Those that this device, its driver and this kernel allow.

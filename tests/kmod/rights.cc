@@ -16,6 +16,7 @@
 #include "tests/harness/test.h"
 #include "tests/kmod/device_files.h"
 #include "tests/kmod/findings.h"
+#include "tests/kmod/load.h"
 #include "tests/kmod/target.h"
 #include "tests/kmod/text_file.h"
 #include "tests/kmod/user.h"
@@ -75,6 +76,12 @@ KZ_TEST(kmod_rights, files,
     if ((s.st_mode & 07) != 0)
       wrong("rights", fmt::format("{} has mode {:o}: everybody may use it", t.node, s.st_mode & 07777));
   }
+  if (!t.ours())
+    for (auto& node : nodes_of(t)) {
+      struct stat s {};
+      if (::stat(node.c_str(), &s) == 0 && (s.st_mode & S_IWOTH) != 0)
+        warn(fmt::format("{} has mode {:o}: everybody may use it", node, s.st_mode & 07777));
+    }
   unsigned looked = 0;
   for (auto& file : device_files(t)) {
     struct stat s {};

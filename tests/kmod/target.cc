@@ -105,7 +105,13 @@ Outcome bounded(std::chrono::nanoseconds budget, const std::function<int()>& act
   const pid_t pid = ::fork();
   if (pid < 0) throw_errno("start", "a process");
   if (pid == 0) {
-    int value = act();
+    int value = 0;
+    try {
+      value = act();
+    } catch (const std::exception& e) {  // in a copy of the test: it must not go on there
+      std::fprintf(stderr, "in a step's process: %s\n", e.what());
+      ::_exit(2);
+    }
     if (::write(ends[1], &value, sizeof value) != sizeof value) ::_exit(1);
     ::_exit(0);
   }
@@ -118,16 +124,26 @@ Outcome bounded(std::chrono::nanoseconds budget, const std::function<int()>& act
   while (ready < 0 && errno == EINTR && !deadline.passed());
   out.in_time = ready == 1 && ::read(read.get(), &out.value, sizeof out.value) == sizeof out.value;
   out.seconds = std::chrono::duration<double>(deadline.elapsed()).count();
-  if (out.in_time)
+  int status = 0;
+  if (out.in_time) {
     ::waitpid(pid, nullptr, 0);
-  else
+  } else if (ready == 1 && ::waitpid(pid, &status, 0) == pid) {  // its end of the pipe closed without a word
+    out.died = WIFSIGNALED(status)
+                   ? fmt::format("its process died by signal {}", WTERMSIG(status))
+                   : fmt::format("its process ended with exit status {}", WEXITSTATUS(status));
+  } else {
     out.hang = where_it_stands(pid), end_child(pid);
+  }
   return out;
 }
 
 int in_time(const std::string& what, std::chrono::nanoseconds budget, const std::function<int()>& act) {
   Outcome out = bounded(budget, act);
   if (out.in_time) return out.value;
+  if (!out.died.empty()) {
+    evidence(ev::driver, {{"what", "died"}, {"step", what}, {"text", out.died}});
+    throw Error({Errc::io, what, "the driver", out.died, "dmesg has the kernel's reason", 0});
+  }
   evidence(ev::driver, {{"what", "hangs"}, {"step", what}, {"stack", out.hang}});
   throw Error({Errc::timeout, what, "the driver",
                fmt::format("no end within {}; it stands in: {}", to_string(budget), out.hang), "", 0});
@@ -137,6 +153,10 @@ bool Target::can_reload() const {
   return !module.empty() && !file.empty() && others_of_module(module, slot).empty();
 }
 std::string Target::bound_to() const { return link_name(sysfs() + "/driver"); }
+std::string Target::override_now() const {
+  const std::string now = value_of(sysfs() + "/driver_override");
+  return now == "(null)" ? "" : now;
+}
 bool Target::present() const { return exists(sysfs() + "/config"); }
 
 std::vector<uint64_t> Target::bars() const {
@@ -185,8 +205,8 @@ bool Target::wait_ready(std::chrono::nanoseconds budget) const {
 std::string Target::restore() const {
   if (!present()) rescan();
   if (!wait_until(5s, [&] { return present(); })) return "the function does not come back on a rescan";
-  if (std::string o = value_of(sysfs() + "/driver_override"); !o.empty() && o != "(null)")
-    write_file(sysfs() + "/driver_override", "\n");
+  if (override_now() != override_was)
+    write_file(sysfs() + "/driver_override", override_was.empty() ? "\n" : override_was);
   if (!module.empty() && !is_loaded(module))
     if (int rc = file.empty() ? -ENOENT : load(); rc != 0 && rc != -EEXIST)
       return fmt::format("module {} does not load: {}", module, std::strerror(-rc));
@@ -218,11 +238,18 @@ Target find_target() {
   if (t.slot.empty()) block("nobody knows which PCI function it is");
   t.load_command = env("KANGZAO_LOAD_COMMAND");
   t.driver = t.bound_to();
+  t.override_was = t.override_now();
   take_module(t);
   if (t.driver.empty()) t.driver = driver_of_module(t.module);
   if (t.driver.empty() && !t.file.empty()) {
     expect_log(t.module, 1u << 0 | 1u << 12 | 1u << 13);
-    t.load();
+    if (const int rc = t.load(); rc != 0 && rc != -EEXIST) {
+      const auto needs = module_info(t.file).depends;
+      block(fmt::format("module {} does not load: {}{}", t.module, std::strerror(-rc),
+                        rc == -ENOENT && !needs.empty()
+                            ? fmt::format("; it needs {}: modprobe them first", fmt::join(needs, ", "))
+                            : "; dmesg has the kernel's reason, kangzao changes explains it"));
+    }
     t.driver = driver_of_module(t.module);
   }
   if (t.driver.empty())
@@ -238,6 +265,15 @@ void need_module(const Target& t) {
     skip(fmt::format("module {} also drives {}: unloading it would take {} away", t.module,
                      fmt::join(others, ", "), others.size() == 1 ? "that" : "those"));
   if (t.file.empty()) block("the file of module " + t.module + " is not known; give it with --module FILE");
+  std::vector<std::string> holders;
+  std::error_code ec;
+  for (auto& e : std::filesystem::directory_iterator("/sys/module/" + t.module + "/holders", ec))
+    holders.push_back(e.path().filename());
+  if (!holders.empty())
+    block(fmt::format("module {} is used by {}: unload that first", t.module, fmt::join(holders, ", ")));
+  if (const int users = module_users(t.module); users > 0 && !t.ours())
+    block(fmt::format("module {} has {} users before anything was done: end what has its nodes open",
+                      t.module, users));
 }
 
 void need_our_calls(const Target& t) {

@@ -17,7 +17,8 @@ struct Outcome {
   bool in_time = false;
   int value = 0;
   double seconds = 0;
-  std::string hang;
+  std::string hang;  // where it stands, when it did not end in time
+  std::string died;  // how it ended, when it ended without a value
 };
 // Runs `act` in a process of its own, which is left behind where it cannot be ended (uninterruptible sleep).
 Outcome bounded(std::chrono::nanoseconds budget, const std::function<int()>& act);
@@ -37,6 +38,7 @@ struct Target {
   std::string file;          // of the module, "" where nobody knows
   std::string parameters;    // in force when the test began
   std::string load_command;  // --load-command
+  std::string override_was;  // driver_override when the test began
 
   bool ours() const { return !node.empty(); }  // has the reference driver's calls
   std::string sysfs() const { return "/sys/bus/pci/devices/" + slot; }
@@ -44,9 +46,10 @@ struct Target {
   std::string class_file(const std::string& name) const {
     return ours() ? "/sys/class/kz/" + node.substr(5) + "/" + name : "";
   }
-  std::string bound_to() const;  // driver, or ""
-  bool present() const;          // the function is in sysfs
-  bool can_reload() const;       // it is a module whose file is known, and drives nothing else
+  std::string bound_to() const;      // driver, or ""
+  std::string override_now() const;  // "" where none is set
+  bool present() const;              // the function is in sysfs
+  bool can_reload() const;           // it is a module whose file is known, and drives nothing else
   // Sizes of the BARs that have an address, from sysfs.
   std::vector<uint64_t> bars() const;
 

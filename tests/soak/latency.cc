@@ -76,6 +76,13 @@ struct Times {
   }
 };
 
+// What counts as a jump, in us above the median of its own kind: the same delay for the device and for the
+// control beside it, whose own work may take longer.
+double jump_of(const std::vector<double>& device) {
+  const double m = median(device);
+  return std::max(2000.0, 8 * m) - m;
+}
+
 // Jumps far above the median, and in how many eighths of the run there are some. Those in a time in which
 // the host's processors were fought over are counted apart.
 struct Jumps {
@@ -85,9 +92,9 @@ struct Jumps {
   double largest = 0;
 };
 
-Jumps find_jumps(const std::vector<double>& times, const std::vector<bool>& busy = {}) {
+Jumps find_jumps(const std::vector<double>& times, double jump, const std::vector<bool>& busy = {}) {
   Jumps jumps;
-  const double limit = std::max(2000.0, 8 * median(times));
+  const double limit = median(times) + jump;
   bool in_block[kBlocks] = {};
   for (size_t i = 0; i < times.size(); ++i) {
     if (times[i] <= limit) continue;
@@ -112,7 +119,8 @@ struct Tail {
 };
 
 Tail tail_of(const Times& t) {
-  Tail tail{find_jumps(t.device, t.busy), find_jumps(t.host)};
+  const double jump = jump_of(t.device);
+  Tail tail{find_jumps(t.device, jump, t.busy), find_jumps(t.host, jump)};
   tail.rate = static_cast<double>(tail.device.count) / static_cast<double>(t.device.size());
   tail.seen = tail.device.blocks >= kBlocks - 2 && tail.device.count >= 3 * tail.host.count + 6 &&
               tail.rate >= kWorstRate;

@@ -99,6 +99,42 @@ TEST_F(SafetyTest, APartOfABtrfsThatIsMountedByAnothersName) {
   EXPECT_THAT(who(), ElementsAre("nvme0n1p1 belongs to the mounted btrfs 5f6f"));
 }
 
+TEST_F(SafetyTest, AnInterfaceWithAnAddress) {
+  add("net", "eth1", ours);
+  proc("net/route", "Iface\tDestination\tGateway\neth1\t0000A8C0\t00000000\neth1\t0001A8C0\t00000000\n");
+  EXPECT_THAT(who(), ElementsAre("eth1 has an address: it carries a route"));
+}
+
+TEST_F(SafetyTest, VirtualFunctionsThatAreOn) {
+  const std::string folder = root_ + "/sys/bus/pci/devices/0000:01:00.0";
+  fs::create_directories(folder);
+  std::ofstream(folder + "/sriov_numvfs") << "0\n";
+  EXPECT_THAT(who(), IsEmpty());
+  std::ofstream(folder + "/sriov_numvfs") << "4\n";
+  EXPECT_THAT(who(), ElementsAre("4 virtual functions of it are on"));
+}
+
+TEST_F(SafetyTest, AProcessThatHasTheNodeOpen) {
+  std::ofstream(add("accel", "accel0", ours) / "uevent") << "MAJOR=261\nDEVNAME=accel/accel0\n";
+  proc("4711/comm", "trainer\n");
+  fs::create_directories(root_ + "/proc/4711/fd");
+  fs::create_symlink("/dev/null", root_ + "/proc/4711/fd/0");
+  EXPECT_THAT(who(), IsEmpty());
+  fs::create_symlink("/dev/accel/accel0", root_ + "/proc/4711/fd/7");
+  EXPECT_THAT(who(), ElementsAre("process 4711 (trainer) has /dev/accel/accel0 open"));
+}
+
+TEST_F(SafetyTest, AVirtualMachineThatHasItsVfioGroupOpen) {
+  const std::string folder = root_ + "/sys/bus/pci/devices/0000:01:00.0";
+  fs::create_directories(folder);
+  fs::create_symlink("../../../../bus/pci/drivers/vfio-pci", folder + "/driver");
+  fs::create_symlink("../../../kernel/iommu_groups/17", folder + "/iommu_group");
+  proc("99/comm", "qemu\n");
+  fs::create_directories(root_ + "/proc/99/fd");
+  fs::create_symlink("/dev/vfio/17", root_ + "/proc/99/fd/3");
+  EXPECT_THAT(who(), ElementsAre("process 99 (qemu) has /dev/vfio/17 open"));
+}
+
 TEST_F(SafetyTest, TheDisplayThatTheMachineBootedWith) {
   const std::string folder = root_ + "/sys/bus/pci/devices/0000:01:00.0";
   fs::create_directories(folder);
@@ -124,6 +160,7 @@ TEST_F(SafetyTest, TheDefaultRouteAlsoThroughABondAndOfIpv6) {
        "fe800000000000000000000000000001 00000400 "
        "00000001 00000000 00000003     eth0\n");
   EXPECT_THAT(who(), UnorderedElementsAre("bond0.7 carries the default route",
+                                          "eth0 has an address: it carries a route",
                                           "eth0 carries the IPv6 default route"));
 }
 

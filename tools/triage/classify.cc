@@ -226,7 +226,7 @@ constexpr Rule rules[] = {
      [](const Fact& f) { return f.is(ev::driver) && f.says("what", "asleep"); }},
     {{"driver", "the driver or its module breaks a rule of the kernel or of its own interface", C::driver_bug,
       high},
-     [](const Fact& f) { return f.is(ev::driver) && !f.says("what", "refused"); }},
+     [](const Fact& f) { return f.is(ev::driver) && !is_driver_note(f.text("what")); }},
     {{"kernel.log", "the kernel log names the device or a bug", C::driver_bug, medium},
      [](const Fact& f) { return f.is(ev::kernel_log); }},
     {{"host.node", "a node, permission or limit of the host is in the way", C::permission_node_missing,
@@ -311,6 +311,12 @@ std::span<const RuleText> rule_texts() {
     return t;
   }();
   return texts;
+}
+
+bool is_driver_note(std::string_view what) {
+  constexpr std::string_view notes[] = {"refused",     "bind_refused",     "unloaded_below_user",
+                                        "probe_errno", "firmware_missing", "bar_lost"};
+  return std::ranges::find(notes, what) != std::end(notes);
 }
 
 }  // namespace kz::triage

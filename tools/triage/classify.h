@@ -72,4 +72,8 @@ struct RuleText {
 // The table, in order.
 std::span<const RuleText> rule_texts();
 
+// Evidence of the kind `driver` that a passing test leaves too: what the kernel refused and why, what a
+// platform took away. Its `what`; no fault by itself.
+bool is_driver_note(std::string_view what);
+
 }  // namespace kz::triage

@@ -22,7 +22,7 @@ std::string detector_of(Verdict v, const std::vector<Evidence>& facts) {
     if (e.kind == ev::kernel_log) {
       auto who = kernel_detector(text_of(e.detail, "line"));
       if (kernel.empty() || kernel == plain_log) kernel = who;
-    } else if (kind.empty()) {
+    } else if (kind.empty() && !(e.kind == ev::driver && triage::is_driver_note(text_of(e.detail, "what")))) {
       kind = e.kind;
     }
   }

@@ -29,7 +29,7 @@ class LabGauntlet {
     double seconds = 0;
   };
   GuestRun run_guest(const std::string& kernel, const std::vector<std::string>& make, uint64_t seed,
-                     const std::string& name, bool stop_on_fail);
+                     const std::string& name, bool stop_on_fail, const std::set<std::string>& ignored);
   RowResult run_row(const DriverBug& bug, uint64_t argument);
   void run_clean(const std::string& kernel, unsigned n);
 

@@ -120,14 +120,17 @@ void find_holders(const SystemRoots& roots, const Names& blocks, Found& found) {
 
 void find_routes(const SystemRoots& roots, const Names& interfaces, Found& found) {
   std::ifstream routes(roots.proc + "/net/route"), routes6(roots.proc + "/net/ipv6_route");
+  Names said, said6;
   std::string name, destination;
   for (std::string line; std::getline(routes, line);)
-    if (std::istringstream(line) >> name >> destination && destination == "00000000" &&
-        interfaces.contains(name))
-      found.push_back(name + " carries the default route");
+    if (std::istringstream(line) >> name >> destination && interfaces.contains(name) &&
+        said.insert(name).second)
+      found.push_back(name + (destination == "00000000" ? " carries the default route"
+                                                        : " has an address: it carries a route"));
   for (std::string line; std::getline(routes6, line);) {
     name = line.substr(line.find_last_of(" \t") + 1);
-    if (line.starts_with("00000000000000000000000000000000 00") && interfaces.contains(name))
+    if (line.starts_with("00000000000000000000000000000000 00") && interfaces.contains(name) &&
+        said6.insert(name).second)
       found.push_back(name + " carries the IPv6 default route");
   }
 }
@@ -144,6 +147,50 @@ void find_consoles(const SystemRoots& roots, const std::string& bdf, Found& foun
   if (!class_devices(roots, "graphics", bdf).empty()) found.push_back("a frame buffer console runs on it");
 }
 
+// Virtual functions live and die with their physical one, and may be in somebody's virtual machine.
+void find_virtual_functions(const SystemRoots& roots, const std::string& bdf, Found& found) {
+  std::ifstream in(roots.sys + "/bus/pci/devices/" + bdf + "/sriov_numvfs");
+  if (unsigned n = 0; in >> n && n > 0) found.push_back(fmt::format("{} virtual functions of it are on", n));
+}
+
+// Character devices of the function, and the VFIO group or device that a virtual machine or a user-space
+// driver holds.
+Names nodes_of(const SystemRoots& roots, const std::string& bdf) {
+  Names out;
+  for (auto& cls : entries(roots.sys + "/class"))
+    for (auto& name : class_devices(roots, cls, bdf)) {
+      std::ifstream uevent(roots.sys + "/class/" + cls + "/" + name + "/uevent");
+      for (std::string line; std::getline(uevent, line);)
+        if (line.starts_with("DEVNAME=")) out.insert("/dev/" + line.substr(8));
+    }
+  std::error_code ec;
+  const std::string device = roots.sys + "/bus/pci/devices/" + bdf;
+  if (fs::path driver = fs::read_symlink(device + "/driver", ec); !ec && driver.filename() == "vfio-pci") {
+    for (auto& name : entries(device + "/vfio-dev")) out.insert("/dev/vfio/devices/" + name);
+    if (fs::path group = fs::read_symlink(device + "/iommu_group", ec); !ec)
+      out.insert("/dev/vfio/" + group.filename().string());
+  }
+  return out;
+}
+
+void find_users(const SystemRoots& roots, const Names& nodes, Found& found) {
+  if (nodes.empty()) return;
+  const std::string self = std::to_string(::getpid());
+  for (auto& pid : entries(roots.proc)) {
+    if (pid.find_first_not_of("0123456789") != pid.npos || pid == self) continue;
+    for (auto& fd : entries(roots.proc + "/" + pid + "/fd")) {
+      std::error_code ec;
+      const std::string target = fs::read_symlink(roots.proc + "/" + pid + "/fd/" + fd, ec);
+      if (ec || !nodes.contains(target)) continue;
+      std::ifstream comm(roots.proc + "/" + pid + "/comm");
+      std::string who;
+      std::getline(comm, who);
+      found.push_back(fmt::format("process {} ({}) has {} open", pid, who, target));
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> inhabitants(const Bdf& address, const SystemRoots& roots) {
@@ -157,6 +204,8 @@ std::vector<std::string> inhabitants(const Bdf& address, const SystemRoots& root
   find_holders(roots, blocks, found);
   find_routes(roots, interfaces, found);
   find_consoles(roots, bdf, found);
+  find_virtual_functions(roots, bdf, found);
+  find_users(roots, nodes_of(roots, bdf), found);
   return found;
 }
 
