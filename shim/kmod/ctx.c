@@ -153,3 +153,38 @@ void kz_ctx_free_all(struct kz_file *kf, bool device)
 	}
 	kz_hbm_free_root(kf, device);
 }
+
+/* The lowest id above the given one of all files' contexts; 0: none. kz->life is not taken below kz->files_lock. */
+static u32 kz_ctx_next(struct kz_device *kz, u32 after)
+{
+	struct kz_context *c;
+	struct kz_file *kf;
+	u32 next = 0;
+
+	mutex_lock(&kz->files_lock);
+	list_for_each_entry(kf, &kz->files, node) {
+		unsigned long id = (unsigned long)after + 1;
+
+		c = xa_find(&kf->ctxs, &id, U32_MAX, XA_PRESENT);
+		if (c && (!next || id < next))
+			next = id;
+	}
+	mutex_unlock(&kz->files_lock);
+	return next;
+}
+
+/*
+ * On the device alone, for a sleep: in D3hot it may keep its state (No_Soft_Reset), and nobody would know of what is left
+ * there. The files keep theirs, dead of the generation.
+ */
+void kz_ctx_end_all(struct kz_device *kz)
+{
+	u32 id;
+
+	for (id = kz_ctx_next(kz, 0); id; id = kz_ctx_next(kz, id)) {
+		struct kz_cmd cmd = { .opcode = KZ_OP_CTX_DESTROY, .u.ctx.ctx = id };
+
+		if (kz_admin(kz, READ_ONCE(kz->generation), &cmd, NULL, KZ_ADMIN_MS) < 0)
+			return; /* the device does not answer; what then helps is a reset */
+	}
+}

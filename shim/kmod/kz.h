@@ -389,6 +389,7 @@ bool kz_ctx_alive(struct kz_device *kz, const struct kz_context *c);
 int kz_ctx_create(struct kz_file *kf, u32 *id, u32 *status);
 int kz_ctx_destroy(struct kz_file *kf, u32 id, u32 *status);
 void kz_ctx_free_all(struct kz_file *kf, bool device);
+void kz_ctx_end_all(struct kz_device *kz);
 int kz_hbm_alloc(struct kz_file *kf, struct kz_ioc_hbm *a);
 int kz_hbm_free(struct kz_file *kf, struct kz_ioc_hbm *a);
 int kz_hbm_query(struct kz_device *kz, const struct kz_context *c, u64 addr, u64 *phys, u32 *status);

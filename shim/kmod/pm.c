@@ -38,6 +38,8 @@ static int kz_suspend(struct device *dev)
 		msleep(20);
 	if (waited >= KZ_DRAIN_MS)
 		dev_warn(dev, "commands still running at suspend end as lost\n");
+	if (kz_state(kz) == KZ_STATE_LIVE)
+		kz_ctx_end_all(kz);
 	kz_stop(kz, KZ_STATE_SUSPENDED, true);
 	return 0;
 }

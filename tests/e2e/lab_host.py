@@ -33,6 +33,7 @@ def cases(kz, tmp):
     yield "unknown kernel", lab + ["--kernels", "stabel"], 2, r"stabel.*stable"
     yield "kernel that is no image", lab + ["--kernel", str(text)], 2, r"text\.txt.*no x86 bzImage"
     yield "kernel that is not there", lab + ["--kernel", "/nonexistent/bzImage"], 2, r"/nonexistent/bzImage"
+    yield "tests named and none run", lab + ["--group", "kmod", "--profile", "none"], 2, r"no test runs"
     yield "modules without a kernel", lab + ["--modules", str(empty)], 2, r"--kernel"
     yield "driver that is not there", lab + ["--driver", "/nonexistent"], 2, r"/nonexistent"
     yield "model that is not there", lab + ["--vfio-user", "/nonexistent.sock"], 125, r"/nonexistent\.sock"

@@ -46,6 +46,8 @@ all_steps() {
   # Of the ways in which a user can end; a hundred of each are for a run of their own (docs/kmod.md).
   export KZ_ROUNDS=5
   [ -z "$selftest" ] || step selftest kz-selftest
+  # With it tests can make bus errors of their own; not every kernel has it.
+  [ -z "$run" ] || modprobe -q aer_inject || true
   [ -z "$run" ] || step run sh -c "$run"
   [ -z "$load" ] || step traffic sh -c "$load"
   [ ! -e /sys/kernel/debug/kmemleak ] || step leaks leaks

@@ -80,6 +80,9 @@ void check_board(const std::string& address, bool destructive, bool i_know, cons
 
 void check_options(const LabOptions& o) {
   if (o.kernel.empty() && !o.modules.empty()) wrong("read --modules", o.modules, "it goes with --kernel");
+  const Selection& tests = o.run.selection;
+  if (tests.profile == "none" && !(tests.groups.empty() && tests.filters.empty()))
+    wrong("read --profile", "none", "no test runs, but --group or --filter names some");
   if (o.kernels.empty() && o.kernel.empty()) wrong("read --kernels", "''", "no kernel is named");
   if (o.kernel.empty())
     for (auto& role : o.kernels)
