@@ -5,6 +5,7 @@
  */
 #include <linux/highmem.h>
 #include <linux/iommu.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
@@ -29,16 +30,21 @@ static void kz_buf_unpin(struct kz_buf *b, unsigned long n)
 /*
  * Pins up to `want` pages. What a process reads may be replaced when it writes, untouched memory by its first page. Where
  * the kernel leaves that to the caller a pin for reading is one for writing, too; what can never be written by that way
- * (shared, read-only) is never replaced either.
+ * (shared, read-only) is never replaced either. FOLL_FORCE also takes what the process may not read itself, so that is
+ * asked before.
  */
 static int kz_buf_pin_some(struct kz_buf *b, u64 addr, int want, struct page **pages)
 {
+	size_t len = (size_t)want << PAGE_SHIFT;
 	int got;
 
 	if (b->flags & KZ_BUF_DEVICE_WRITES)
 		return pin_user_pages_fast(addr, want, FOLL_LONGTERM | FOLL_WRITE, pages);
 	if (!KZ_PIN_BREAKS_COW)
 		return pin_user_pages_fast(addr, want, FOLL_LONGTERM, pages);
+	want = (len - fault_in_readable(u64_to_user_ptr(addr), len)) >> PAGE_SHIFT;
+	if (!want)
+		return -EFAULT;
 	got = pin_user_pages_fast(addr, want, FOLL_LONGTERM | FOLL_WRITE | FOLL_FORCE, pages);
 	return got == -EFAULT ? pin_user_pages_fast(addr, 1, FOLL_LONGTERM, pages) : got;
 }

@@ -206,6 +206,49 @@ KZ_ABI_TEST(nothing_leaks, "what a call gives out holds nothing of the kernel's 
   }
 }
 
+KZ_ABI_TEST(memory_that_is_not_there,
+            "a buffer with a page that is missing, or may not be written, is refused each time, whole", 60s) {
+  const Target t = abi_target();
+  User user(t.node);
+  constexpr size_t pages = 8, page = 4096;
+  constexpr uint32_t reads = KZ_BUF_DEVICE_READS, writes = KZ_BUF_DEVICE_WRITES;
+  struct Case {
+    const char* what;
+    size_t bad;      // page from which on it is as `protection` says
+    int protection;  // -1: not mapped
+    uint32_t flags;
+  };
+  kz_info before{}, after{};
+  ASSERT_EQ(call(user.fd(), KZ_IOC_INFO, before), 0);
+  for (auto& c :
+       {Case{"nothing mapped", 0, -1, reads}, Case{"a hole at the end", pages - 1, -1, reads},
+        Case{"a hole in the middle", pages / 2, -1, reads | writes}, Case{"no access", 0, PROT_NONE, reads},
+        Case{"no access at the end", pages - 1, PROT_NONE, reads},
+        Case{"only readable", 0, PROT_READ, writes},
+        Case{"only readable at the end", pages - 1, PROT_READ, reads | writes}}) {
+    auto* at = static_cast<char*>(::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+    ASSERT_NE(at, MAP_FAILED);
+    char* bad = at + c.bad * page;
+    const size_t rest = (pages - c.bad) * page;
+    ASSERT_EQ(c.protection < 0 ? ::munmap(bad, rest) : ::mprotect(bad, rest, c.protection), 0);
+    // An error path that gives something back twice may be told only by the second or third time.
+    for (int i = 0; i < 16; ++i) {
+      kz_ioc_buf b{};
+      b.flags = c.flags;
+      b.addr = reinterpret_cast<uint64_t>(at);
+      b.len = pages * page;
+      const int rc = in_time(std::string("register a buffer: ") + c.what, step_limit,
+                             [&] { return call(user.fd(), KZ_IOC_BUF_REGISTER, b); });
+      expect_errno(fmt::format("BUF_REGISTER with {}", c.what), rc, {-EFAULT});
+    }
+    ::munmap(at, pages * page);
+  }
+  ASSERT_EQ(call(user.fd(), KZ_IOC_INFO, after), 0);
+  EXPECT_EQ(after.pinned, before.pinned) << "bytes pinned by buffers that were refused";
+  expect_works(user);
+}
+
 KZ_ABI_TEST(size_overflow, "sizes and counts that overflow are refused, without a word from the kernel",
             60s) {
   const Target t = abi_target();

@@ -14,6 +14,7 @@
 #include "shim/base/units.h"
 #include "tests/harness/test.h"
 #include "tests/kmod/findings.h"
+#include "tests/kmod/growth.h"
 #include "tests/kmod/holders.h"
 #include "tests/kmod/load.h"
 #include "tests/kmod/slope.h"
@@ -112,6 +113,24 @@ KZ_TEST(kmod_used, killed,
     break;
   }
   metric("kmod.killed.excluded_above", 100 * excluded_rate(rounds), "%");
+}
+
+KZ_TEST(kmod_used, again_and_again,
+        {.meaning = "users that come, work and go take nothing of the kernel for good",
+         .level = 3,
+         .labels = takes_driver_away(),
+         .limit = 240s,
+         .scaled = true}) {
+  const Target t = find_target();
+  need_our_calls(t);
+  // Several a cycle, so that a page that each of them loses stands out.
+  judge_growth("users", static_cast<uint64_t>(16 * scale()), [&] {
+    for (int i = 0; i < 8; ++i) {
+      User user(t.node);
+      if (int rc = user.run(user.copies(1)[0]); rc != 0)
+        throw Error({Errc::status, "copy", t.node, fmt::format("the command ended with {}", rc), "", 0});
+    }
+  });
 }
 
 KZ_TEST(kmod_used, reset_and_submit,

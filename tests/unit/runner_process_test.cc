@@ -260,6 +260,7 @@ TEST(KernelLogTest, ReportsOfEveryCheckerCount) {
     EXPECT_TRUE(counts_against(line, 6, {})) << line;
   for (const char* line : {"WARNING: polling idle and HT enabled, performance may degrade",
                            "WARNING: workqueue cpumask: online intersect > possible intersect", "fb0: mode [#x]",
+                           "kobject_add_internal failed for 27 (error: -12 parent: irq)",
                            "traps: app[7] trap invalid opcode ip:1 sp:2 error:0", "debugging BUG reports is on"})
     EXPECT_FALSE(counts_against(line, 4, {})) << line;
 }

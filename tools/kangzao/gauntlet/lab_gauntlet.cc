@@ -85,6 +85,7 @@ LabGauntlet::GuestRun LabGauntlet::run_guest(const std::string& kernel, const st
   o.limit_s = boot_limit_s;
   o.make = make;
   o.tpu = "hbm=" + options_.hbm;
+  o.with = {"aer_inject"};  // where the kernel has it
   std::string directory = folders_->fresh();
   auto start = Clock::now();
   lab::Lab lab(o, directory);

@@ -42,7 +42,7 @@ constexpr std::string_view reports[] = {"BUG: ",
                                         ": nobody cared",
                                         "Slab cache still has objects",
                                         "sysfs: cannot create duplicate filename",
-                                        "kobject_add_internal failed",
+                                        " with -EEXIST",
                                         "tried to init an initialized object",
                                         "Kernel panic",
                                         "refcount_t: "};
