@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <thread>
 
+#include "shim/base/host_load.h"
 #include "shim/uapi/kz_regs.h"
 #include "tests/harness/diagnose.h"
-#include "shim/base/host_load.h"
 #include "tests/harness/pattern.h"
 #include "tests/harness/registry.h"
 #include "tests/harness/session.h"
@@ -286,6 +286,9 @@ void before_danger(std::string_view step) {
 }
 void expect_log(const std::string& text, unsigned long taint) {
   Session::get().send({{"type", "expect-log"}, {"text", text}, {"taint", taint}});
+}
+void expect_report(const std::string& text) {
+  Session::get().send({{"type", "expect-log"}, {"text", text}, {"report", true}});
 }
 void block(const std::string& reason) { throw EndTest{Verdict::blocked, reason}; }
 void skip(const std::string& reason) { throw EndTest{Verdict::skip, reason}; }

@@ -105,6 +105,9 @@ void before_danger(std::string_view step);
 // the kernel about itself (BUG, WARNING ...) count all the same. `taint`: bits of /proc/sys/kernel/tainted
 // that a module's mere presence sets (proprietary, out of tree, unsigned).
 void expect_log(const std::string& text, unsigned long taint = 0);
+// The kernel will report of itself in lines that hold this text (WARNING, BUG), and that is its own doing:
+// say, code of its own that does not stand an injected failure. Name it as narrowly as can be.
+void expect_report(const std::string& text);
 // Keeps the verdict at warn, if nothing fails: data was right, but something is dirty.
 void warn(const std::string& reason);
 

@@ -230,7 +230,10 @@ KZ_TEST(
     if (log.find("recovery successful") == std::string::npos)
       wrong("not_recovered", fmt::format("{}: not recovered: {}", error.what, log));
     expect_works(t, fmt::format("after {}", error.what));
-    if (HasFailure()) return;
+    if (HasFailure()) {
+      evidence(ev::driver, {{"what", "recovered_without_effect"}, {"error", error.what}, {"log", log}});
+      return;
+    }
   }
 }
 

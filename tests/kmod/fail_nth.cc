@@ -29,6 +29,9 @@ class Injection {
     if (!exists(fail_nth))
       skip(
           "this kernel cannot make allocations fail (CONFIG_FAULT_INJECTION); use a debug kernel of the lab");
+    // register_irq_proc() of kernel/irq/proc.c goes on where a file of /proc/irq cannot be made, and
+    // unregister_irq_proc() warns that it is not there.
+    expect_report(" remove_proc_entry+");
     for (auto& [path, value] : settings_) {
       before_.push_back(value_of(path));
       write_file(path, value);

@@ -239,6 +239,8 @@ Kernel look_at_kernel() {
   Kernel k;
   k.slab = count_slabs();
   k.vmalloc = parse_vmallocinfo(text_file("/proc/vmallocinfo"));
+  static const bool shadowed = shadows_vmalloc(text_file("/proc/kallsyms", nullptr, 64 << 20));
+  k.shadowed = shadowed;
   k.meminfo = parse_meminfo(text_file("/proc/meminfo"));
   k.on_free_lists_kib = static_cast<double>(parse_zoneinfo(text_file("/proc/zoneinfo")) *
                                             static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) / 1024);
@@ -267,6 +269,10 @@ std::vector<std::string> left_behind(const Kernel& before, const Kernel& after) 
   return out;
 }
 
+bool shadows_vmalloc(std::string_view kallsyms) {
+  return kallsyms.find(" kasan_populate_vmalloc\n") != std::string_view::npos;
+}
+
 Counts leak_counts(const Kernel& k) {
   Counts out;
   // What is unmapped waits to be taken out of the page tables, tens of megabytes of it: neither the areas
@@ -280,9 +286,12 @@ Counts leak_counts(const Kernel& k) {
       out["meminfo " + it->first + " (KiB)"] = it->second;
   // Pages that no cache accounts for: a driver's alloc_pages() shows only in what is not free any more.
   auto kib = [&](const char* f) { return k.meminfo.contains(f) ? k.meminfo.at(f) : 0; };
-  out["memory in use by the kernel (KiB)"] = kib("MemTotal") - kib("MemFree") - kib("Buffers") -
-                                             kib("Cached") - kib("AnonPages") - kib("Slab") -
-                                             kib("KernelStack") - kib("PageTables") - k.on_free_lists_kib;
+  // Shadow of what is unmapped stays until that is taken out of the page tables.
+  const double shadow =
+      k.shadowed && k.vmalloc.contains("unpurged") ? k.vmalloc.at("unpurged") / 8 / 1024 : 0;
+  out["memory in use by the kernel (KiB)"] =
+      kib("MemTotal") - kib("MemFree") - kib("Buffers") - kib("Cached") - kib("AnonPages") - kib("Slab") -
+      kib("KernelStack") - kib("PageTables") - k.on_free_lists_kib - shadow;
   out["interrupts (users)"] = static_cast<double>(k.interrupts.size());
   out["iomem (regions)"] = static_cast<double>(k.iomem.size());
   out["/proc/devices (entries)"] = static_cast<double>(k.devices.size());

@@ -36,6 +36,7 @@ Names parse_interrupts(std::string_view text, unsigned processors);
 struct Kernel {
   Counts slab, vmalloc, meminfo;
   double on_free_lists_kib = 0;  // of the processors
+  bool shadowed = false;         // KASAN keeps a byte of shadow for eight of vmalloc
   Names devices, iomem, interrupts;
   Names modules, drivers, classes, class_devices, debugfs;  // folders and links of those names
 };
@@ -46,6 +47,9 @@ Kernel look_at_kernel();
 
 // One line for each name that is in `after` and not in `before`, "interrupts: kz_accel-0".
 std::vector<std::string> left_behind(const Kernel& before, const Kernel& after);
+
+// Whether the text of /proc/kallsyms is of a kernel whose KASAN has a shadow of vmalloc (CONFIG_KASAN_VMALLOC).
+bool shadows_vmalloc(std::string_view kallsyms);
 
 // Counts that a leak of one load after another would raise, under one name each: "slab kmalloc-64 (objects)".
 Counts leak_counts(const Kernel& kernel);

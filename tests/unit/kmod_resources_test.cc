@@ -103,5 +103,16 @@ TEST(KmodResources, LeakCountsCarryTheirUnit) {
   EXPECT_EQ(c.at("memory in use by the kernel (KiB)"), 500);
 }
 
+TEST(KmodResources, ShadowOfUnmappedMemoryIsNotLost) {
+  Kernel k;
+  k.meminfo = {{"MemTotal", 1000}, {"MemFree", 400}};
+  k.vmalloc = {{"unpurged", 8 * 1024 * 30}};
+  EXPECT_EQ(leak_counts(k).at("memory in use by the kernel (KiB)"), 600);  // pages are free once unmapped
+  k.shadowed = true;
+  EXPECT_EQ(leak_counts(k).at("memory in use by the kernel (KiB)"), 570);  // a byte for eight: 30 KiB
+  EXPECT_TRUE(shadows_vmalloc("ffffffff81000000 T startup_64\nffffffff81200000 T kasan_populate_vmalloc\n"));
+  EXPECT_FALSE(shadows_vmalloc("ffffffff81200000 t __pfx_kasan_populate_vmalloc_pte\n"));
+}
+
 }  // namespace
 }  // namespace kz::test

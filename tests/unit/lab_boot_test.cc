@@ -197,6 +197,16 @@ TEST_F(LabBootTest, ReportsAreFoundInBothLogs) {
                                      HasSubstr("DMAR: [DMA Read")));
 }
 
+TEST_F(LabBootTest, ReportsThatATestExpectsAreLeftOut) {
+  write("boot-1/kernel.log", "4,1,0,-;WARNING: held lock freed!\n");
+  write("boot-1/state", "taint before 0\n" + booted + "taint after 512\n");
+  EXPECT_EQ(kernel_reports(boot()).size(), 2U);
+  EXPECT_THAT(kernel_reports(boot(), {"WARNING: held lock freed!"}), ::testing::IsEmpty());
+  write("boot-1/state", "taint before 0\n" + booted + "taint after 640\n");
+  EXPECT_THAT(kernel_reports(boot(), {"WARNING: held lock freed!"}),
+              ::testing::ElementsAre(HasSubstr("D (it died)")));
+}
+
 TEST_F(LabBootTest, LogSinceAStepLeavesOutWhatWasBefore) {
   write("boot-1/kernel.log",
         "6,0,0,-;old: probe failed\n6,1,1,-;lab: begin load\n4,2,9,-;kz: x\n SUBSYSTEM=pci\n6,3,9,-;kz: y\n");

@@ -223,12 +223,26 @@ TEST_F(RunTest, StopsWhenTold) {
 }
 
 TEST(KernelLogTest, LinesThatATestExpectsAreContextReportsNever) {
-  KernelLines lines{.against = {"kz_accel: version magic is wrong", "pcieport: AER: error",
-                                "WARNING: CPU: 1 PID: 7 at kz_accel.c:10", "BUG: KASAN in kz_accel"}};
-  lines.forgive({"kz_accel"});
+  KernelLines lines;
+  for (auto line : {"kz_accel: version magic is wrong", "pcieport: AER: error", "WARNING: CPU: 1 PID: 7 at kz_accel.c:10",
+                    "BUG: KASAN in kz_accel"})
+    lines.add(line, 4, {"kz_accel", "pcieport"}, {.words = {"kz_accel"}});
   EXPECT_EQ(lines.against, (std::vector<std::string>{"pcieport: AER: error", "WARNING: CPU: 1 PID: 7 at kz_accel.c:10",
                                                      "BUG: KASAN in kz_accel"}));
   EXPECT_EQ(lines.context, (std::vector<std::string>{"kz_accel: version magic is wrong"}));
+}
+
+TEST(KernelLogTest, ReportsThatATestExpectsAreKeptApart) {
+  const std::string meant = "WARNING: CPU: 1 PID: 7 at fs/proc/generic.c:733 remove_proc_entry+0x13a/0x2ff",
+                    other = "WARNING: CPU: 1 PID: 7 at mm/gup.c:10 try_grab_folio+0x1/0x2";
+  KernelLines lines;
+  for (auto& line : {meant, other, std::string("kz0: remove_proc_entry+ failed")})
+    lines.add(line, 4, {"kz0"}, {.words = {}, .reports = {" remove_proc_entry+"}});
+  EXPECT_EQ(lines.expected, std::vector<std::string>{meant});
+  EXPECT_EQ(lines.against, (std::vector<std::string>{other, "kz0: remove_proc_entry+ failed"}));
+  for (int i = 0; i < 300; ++i) lines.add(meant, 4, {}, {.words = {}, .reports = {" remove_proc_entry+"}});
+  lines.add("BUG: KASAN in kz0", 4, {}, {.words = {"kz0"}, .reports = {" remove_proc_entry+"}});
+  EXPECT_EQ(lines.against.back(), "BUG: KASAN in kz0") << "many that are meant hide one that is not";
 }
 
 TEST(KernelLogTest, OnlyLinesAboutTheDeviceOrTheKernelItselfCount) {

@@ -111,8 +111,8 @@ inline constexpr std::string_view aer = "aer";
 // Node, permission or limit on the host. "what"; "path"
 inline constexpr std::string_view host_access = "host.access";
 // A kernel driver or its module does not hold. "what": "left_behind" | "leak" | "never_unloads" | "hangs" |
-// "refused" (a load, as it should be; "explained", "cure") | "abi" | "errno" | "lost" | "padding" | "rights" |
-// "not_cleared" | "asleep" (lost over a sleep) | ...; more by what
+// "refused" (a load, as it should be; "explained", "cure") | "abi" | "errno" | "lost" | "padding" | "rights"
+// | "not_cleared" | "asleep" (lost over a sleep) | "recovered_without_effect" | ...; more by what
 inline constexpr std::string_view driver = "driver";
 // A line of the kernel log that counts against the test. "line"
 inline constexpr std::string_view kernel_log = "kernel.log";

@@ -60,6 +60,17 @@ class Console {
   bool on_;
 };
 
+// Reports of the kernel that a test of this run brought about on purpose.
+std::set<std::string> expected_reports(const std::string& run) {
+  std::set<std::string> out;
+  if (!fs::exists(run + "/journal.jsonl")) return out;
+  for (auto& r : read_journal(run).records)
+    if (text_of(r, "type") == "kernel-context" && r.value("expected", false) && r["lines"].is_array())
+      for (auto& line : r["lines"])
+        if (line.is_string()) out.insert(printable(line.get<std::string>()));
+  return out;
+}
+
 }  // namespace
 
 std::string Lab::environment_of(const Plan& plan, const BuiltDriver& driver, bool again) const {
@@ -296,10 +307,11 @@ void Lab::judge_kernel_log(const Plan& plan) {
   json failures = json::array();
   std::string first, gap;
   bool spoke = false;
+  const std::set<std::string> expected = expected_reports(folder_of(plan) + "/run");
   for (int n = 1; n <= plan.boots; ++n) {
     std::string directory = fmt::format("{}/boot-{}", folder_of(plan), n);
     spoke |= !content_of(directory + "/serial.log").empty();
-    for (auto& r : kernel_reports(directory)) {
+    for (auto& r : kernel_reports(directory, expected)) {
       if (first.empty()) first = r;
       failures.push_back({{"file", "kernel.log"}, {"line", 0}, {"text", r}});
       evidence(plan.kernel.name + ".kernel_log", "kernel.log", {{"line", r}});

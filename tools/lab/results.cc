@@ -55,7 +55,7 @@ constexpr struct {
 } taints[] = {{5, "B (bad page)"}, {7, "D (it died)"}, {9, "W (warning)"}, {14, "L (soft lockup)"}};
 
 // Which of them the kernel got between "taint before N" and "taint after N" of boot-N/state.
-std::string new_taint(const std::string& directory) {
+std::string new_taint(const std::string& directory, unsigned long meant) {
   uint64_t before = 0, after = 0;
   std::ifstream in(directory + "/state");
   for (std::string line; std::getline(in, line);) {
@@ -66,7 +66,7 @@ std::string new_taint(const std::string& directory) {
   }
   std::string out;
   for (auto& t : taints)
-    if (((after & ~before) >> t.bit & 1) != 0) out += std::string(out.empty() ? "" : ", ") + t.what;
+    if (((after & ~before & ~meant) >> t.bit & 1) != 0) out += std::string(out.empty() ? "" : ", ") + t.what;
   return out.empty() ? "" : "the kernel is tainted: " + out;
 }
 
@@ -103,18 +103,20 @@ std::string content_of(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::vector<std::string> kernel_reports(const std::string& directory, size_t most) {
+std::vector<std::string> kernel_reports(const std::string& directory, const std::set<std::string>& expected,
+                                        size_t most) {
   std::vector<std::string> out;
   for (std::string name : {"/kernel.log", "/serial.log"}) {
     std::ifstream in(directory + name);
     for (std::string line; out.size() < most && std::getline(in, line);) {
       std::string text = printable(name == "/kernel.log" ? text_of_record(line) : text_of_console(line));
-      if ((counts_against(text, quiet_level, {}) || is_debug_report(text)) &&
+      if ((counts_against(text, quiet_level, {}) || is_debug_report(text)) && !expected.contains(text) &&
           std::ranges::find(out, text) == out.end())
         out.push_back(text);
     }
   }
-  if (std::string taint = new_taint(directory); !taint.empty()) out.push_back(taint);
+  const unsigned long meant = expected.empty() ? 0 : taint_of_warning;
+  if (std::string taint = new_taint(directory, meant); !taint.empty()) out.push_back(taint);
   return out;
 }
 

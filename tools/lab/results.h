@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,9 @@ std::vector<Step> read_steps(const std::string& directory);
 std::string content_of(const std::string& file);
 
 // Reports of the kernel about itself in boot-N/kernel.log and serial.log (BUG, oops, KASAN, lockdep, DMA-API,
-// stalls ...), at most `most`, and last a taint that tells of one.
-std::vector<std::string> kernel_reports(const std::string& directory, size_t most = 20);
+// stalls ...), at most `most`, without the lines that a test expected, and last a taint that tells of one.
+std::vector<std::string> kernel_reports(const std::string& directory,
+                                        const std::set<std::string>& expected = {}, size_t most = 20);
 // boot-N/kernel.log since a step began, in the form of dmesg.
 std::string log_since(const std::string& directory, const std::string& step);
 // Why boot-N/kernel.log does not tell everything; empty: it does, or the boot broke before its end.

@@ -61,7 +61,7 @@ bool tells_of_trouble(const std::string& text) {
   return false;
 }
 
-constexpr size_t most_lines = 100;  // of each kind, kept
+constexpr size_t most_lines = 100, most_expected = 1000;  // kept of each kind
 
 // As a word of its own: "ast" is not in "last", "0000:01:00.0" is not in "10000:01:00.0".
 bool names(const std::string& text, const std::string& word) {
@@ -104,15 +104,18 @@ bool is_kernel_report(const std::string& text) {
   return is_warning(text) || tells_of_death(text) || is_slab_report(text);
 }
 
-void KernelLines::forgive(const std::vector<std::string>& words) {
-  auto wanted = [&](const std::string& line) {
-    return !is_kernel_report(line) && std::ranges::any_of(words, [&](const std::string& word) {
-      return line.find(word) != std::string::npos;
-    });
+void KernelLines::add(const std::string& text, int level, const std::vector<std::string>& device,
+                      const ExpectedLog& on_purpose) {
+  auto holds_one = [&](const std::vector<std::string>& words) {
+    return std::ranges::any_of(words,
+                               [&](const std::string& word) { return text.find(word) != std::string::npos; });
   };
-  for (auto& line : against)
-    if (wanted(line) && context.size() < most_lines) context.push_back(line);
-  std::erase_if(against, wanted);
+  const bool report = is_kernel_report(text);
+  auto& kept = !counts_against(text, level, device)                         ? context
+               : !holds_one(report ? on_purpose.reports : on_purpose.words) ? against
+               : report                                                     ? expected
+                                                                            : context;
+  if (kept.size() < (&kept == &expected ? most_expected : most_lines)) kept.push_back(text);
 }
 
 bool counts_against(const std::string& text, int level, const std::vector<std::string>& device) {
@@ -139,7 +142,7 @@ KernelLog::KernelLog(std::vector<std::string> names, const std::string& path) : 
   }
 }
 
-KernelLines KernelLog::take() {
+KernelLines KernelLog::take(const ExpectedLog& expected) {
   KernelLines lines;
   char record[8192];
   while (fd_) {
@@ -158,8 +161,7 @@ KernelLines KernelLog::take() {
       if (std::isdigit(static_cast<unsigned char>(text[0])) != 0) level = std::atoi(text.c_str()) & 7;
       text.erase(0, semicolon + 1);
     }
-    auto& kept = counts_against(text, level, names_) ? lines.against : lines.context;
-    if (kept.size() < most_lines) kept.push_back(text);
+    lines.add(text, level, names_, expected);
   }
   return lines;
 }

@@ -9,14 +9,21 @@
 
 namespace kz {
 
+// What a test brings about on purpose.
+struct ExpectedLog {
+  std::vector<std::string> words;    // in lines about the device or its driver
+  std::vector<std::string> reports;  // in the kernel's reports about itself
+};
+
 struct KernelLines {
   std::vector<std::string>
       against;  // of trouble with the device or its path, or a BUG or oops; at most 100
-  std::vector<std::string> context;  // the rest, at most 100
-  bool overrun = false;              // the ring buffer wrapped: lines were lost
-  // Lines that hold one of these words were brought about on purpose: context. Never a report of the kernel
-  // about itself.
-  void forgive(const std::vector<std::string>& words);
+  std::vector<std::string> expected;  // reports of the kernel that a test brought about; at most 1000
+  std::vector<std::string> context;   // the rest, at most 100
+  bool overrun = false;               // the ring buffer wrapped: lines were lost
+  // A line with its level goes where it belongs, for a test of a device with these names.
+  void add(const std::string& text, int level, const std::vector<std::string>& device,
+           const ExpectedLog& on_purpose);
 };
 
 // Does the kernel tell of itself: BUG, oops, WARNING, KASAN, lockdep, a stall?
@@ -29,7 +36,7 @@ class KernelLog {
   // Empty when it can be read, else why not.
   const std::string& unreadable() const { return unreadable_; }
   // Everything since the last call.
-  KernelLines take();
+  KernelLines take(const ExpectedLog& expected = {});
 
  private:
   std::vector<std::string> names_;
@@ -45,6 +52,9 @@ bool counts_against(const std::string& text, int level, const std::vector<std::s
 
 // The ports and bridges between the host and a function, from the root: they report its link's errors.
 std::vector<std::string> ports_above(const std::string& bdf, const std::string& sys = "/sys");
+
+// Documentation/admin-guide/tainted-kernels.rst: bit 9, the kernel warned.
+inline constexpr unsigned long taint_of_warning = 1u << 9;
 
 // /proc/sys/kernel/tainted, 0 where it cannot be read.
 unsigned long kernel_taint();

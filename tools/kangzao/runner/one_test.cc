@@ -174,7 +174,9 @@ class Attempt {
     if (record.contains("taint") && record["taint"].is_number_unsigned())
       out_.expected_taint |= record["taint"].get<unsigned long>() & of_modules;
     if (text.empty()) return complain("expects a kernel line without a word");
-    if (out_.expected_log.size() < 100) out_.expected_log.push_back(text);
+    const bool report = record.contains("report") && record["report"] == true;
+    auto& kept = report ? out_.expected_log.reports : out_.expected_log.words;
+    if (kept.size() < 100) kept.push_back(text);
   }
 
   void take_danger(const json& record) {

@@ -10,6 +10,7 @@
 
 #include "tools/journal/verdict.h"
 #include "tools/kangzao/runner/catalog.h"
+#include "tools/kangzao/runner/kernel_log.h"
 
 namespace kz {
 
@@ -21,7 +22,7 @@ struct TestOutcome {
   std::string hang;           // where it hung, after a time-out
   std::string output;         // last part of what it printed
   std::string last_danger;    // the step it announced last
-  std::vector<std::string> expected_log;  // words of kernel lines that it brings about on purpose
+  ExpectedLog expected_log;               // what the kernel says of what it does on purpose
   unsigned long expected_taint = 0;       // the same for bits of /proc/sys/kernel/tainted
   int leftovers = 0;          // processes it left behind
   bool left_running = false;  // it hangs and may not be killed

@@ -316,14 +316,21 @@ void Runner::take_kernel_context() {
 }
 
 void Runner::judge_kernel_log(const TestDeclaration& t, TestOutcome& out) {
-  KernelLines lines = kernel_->take();
-  lines.forgive(out.expected_log);
+  KernelLines lines = kernel_->take(out.expected_log);
   for (auto& line : lines.against)
     journal_->write(
         {{"type", "evidence"}, {"id", t.id}, {"kind", "kernel.log"}, {"detail", {{"line", line}}}});
   if (!lines.context.empty() || lines.overrun)
     journal_->write(
         {{"type", "kernel-context"}, {"id", t.id}, {"lines", lines.context}, {"overrun", lines.overrun}});
+  if (!lines.expected.empty()) {
+    journal_->write({{"type", "kernel-context"},
+                     {"id", t.id},
+                     {"lines", lines.expected},
+                     {"overrun", false},
+                     {"expected", true}});
+    out.expected_taint |= taint_of_warning;
+  }
   unsigned long taint = kernel_taint();
   bool tainted = (taint & ~out.expected_taint) != (taint_ & ~out.expected_taint);
   taint_ = taint;
